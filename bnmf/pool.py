@@ -1,0 +1,239 @@
+"""Pools of block workers: what the training loop asks of one, and the in-process one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from bnmf.blocks import Pattern, RatingBlock, column_block
+from bnmf.gradients import rates
+from bnmf.predictive import RunningMoments
+from bnmf.random import Key, Role, generator
+from bnmf.samplers import State
+from bnmf.sweep import FactorBlock, Rule, update_block
+
+T = TypeVar("T")
+Tensors = dict[str, Tensor]
+
+
+class HeldOut(NamedTuple):
+    """The held-out ratings of one block, n of them in CSR order."""
+
+    pattern: Pattern
+    ratings: Tensor  # (n,) float32
+
+
+class BlockStatistics(NamedTuple):
+    """Float64 sums over one block of W or H; blocks are added up in their order."""
+
+    rows: int
+    ratings: float  # sum of the rows' training ratings n_i
+    square: float  # sum_i n_i mean_k theta_ik^2
+    square_slope: float  # rows * mean of (d theta / d position)^2
+
+
+class Errors(NamedTuple):
+    """Sums over held-out ratings."""
+
+    count: int
+    square_draw: float  # of (rating - this draw's prediction)^2
+    square_mean: float  # of (rating - running mean)^2; 0 before the first update
+
+
+class Pool(Protocol):
+    """Workers that own the blocks of one chain."""
+
+    def start(self, rule: Rule, key: Key, mean: float) -> None:
+        """First factors, near sqrt(mean / K), drawn under ``key``."""
+
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
+        """Visit every block once, strata in ``order``."""
+
+    def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
+        """Of W's blocks and of H's, in block order."""
+
+    def evaluate(self, part: str, weight: float | None) -> list[Errors]:
+        """Errors a row block; with a weight the draw enters the running averages."""
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """This draw: W (I, K), H (J, K)."""
+
+    def averages(self, part: str) -> list[list[RunningMoments]]:
+        """Running averages of each (row block, column block)."""
+
+    def snapshot(self) -> dict[str, Tensors]:
+        """All state, a named dictionary a block: independent of threads and workers."""
+
+    def restore(self, rule: Rule, snapshot: Mapping[str, Tensors]) -> None:
+        """Go on from a `snapshot`."""
+
+
+@dataclass
+class LocalPool:
+    """All blocks in this process, one thread a block; the blocks of a stratum share nothing.
+
+    Every tensor operation runs on one thread, so that no sum depends on the thread count.
+    """
+
+    train: list[list[RatingBlock]]  # [row block][column block]
+    held_out: dict[str, list[list[HeldOut]]]
+    row_counts: list[Tensor]  # each (n_b, 1) float32: training ratings of each row
+    col_counts: list[Tensor]
+    threads: int
+    _rows: list[FactorBlock] = field(default_factory=list)
+    _cols: list[FactorBlock] = field(default_factory=list)
+    _w: list[Tensor] = field(default_factory=list)
+    _h: list[Tensor] = field(default_factory=list)
+    _averages: dict[str, list[list[RunningMoments]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._executor = ThreadPoolExecutor(
+            min(self.threads, len(self.train)), "block", torch.set_num_threads, (1,)
+        )
+
+    def close(self) -> None:
+        """End the threads and give torch back its own."""
+        self._executor.shutdown()
+        torch.set_num_threads(self._threads_before)
+
+    def start(self, rule: Rule, key: Key, mean: float) -> None:
+        """See `Pool.start`."""
+        centre = (mean / rule.model.rank) ** 0.5
+
+        def first(counts: Tensor, block: int, side: int) -> FactorBlock:
+            noise = generator(key._replace(block=block), Role.START, side)
+            spread = torch.randn(len(counts), rule.model.rank, generator=noise).mul_(0.3).exp_()
+            position = rule.domain.position(spread.mul_(centre))
+            return FactorBlock(rule.sampler.init(position, rule.temperature, noise), counts)
+
+        self._rows = [first(counts, b, 0) for b, counts in enumerate(self.row_counts)]
+        self._cols = [first(counts, b, 1) for b, counts in enumerate(self.col_counts)]
+        self._averages = {
+            part: [[RunningMoments(len(held.ratings)) for held in row] for row in grid]
+            for part, grid in self.held_out.items()
+        }
+        self._refresh(rule)
+
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
+        """See `Pool.sweep`."""
+        blocks = len(self.train)
+        for stratum in order:
+
+            def visit(b: int, stratum: int = stratum) -> None:
+                c = column_block(b, stratum, blocks)
+                self._rows[b], self._cols[c] = update_block(
+                    self._rows[b],
+                    self._cols[c],
+                    self.train[b][c],
+                    key._replace(stratum=stratum, block=b),
+                    rule,
+                )
+
+            self._each(visit, range(blocks))
+        self._refresh(rule)
+
+    def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
+        """See `Pool.statistics`."""
+
+        def of(block: FactorBlock, theta: Tensor) -> BlockStatistics:
+            counts = block.counts.double().squeeze(1)
+            squares = theta.square().mean(1).double()
+            return BlockStatistics(
+                len(counts),
+                counts.sum().item(),
+                torch.dot(counts, squares).item(),
+                len(counts) * self._domain.mean_square_slope(block.state.position),
+            )
+
+        return (
+            self._each(lambda b: of(self._rows[b], self._w[b]), range(len(self._rows))),
+            self._each(lambda c: of(self._cols[c], self._h[c]), range(len(self._cols))),
+        )
+
+    def evaluate(self, part: str, weight: float | None) -> list[Errors]:
+        """See `Pool.evaluate`."""
+
+        def of(b: int) -> Errors:
+            count, square_draw, square_mean = 0, 0.0, 0.0
+            for c, held in enumerate(self.held_out[part][b]):
+                mu = rates(held.pattern, self._w[b], self._h[c])
+                average = self._averages[part][b][c]
+                if weight is not None:
+                    average.update(mu, weight)
+                count += len(mu)
+                square_draw += _square(held.ratings - mu)
+                if average.weight > 0:
+                    square_mean += _square(held.ratings - average.mean)
+            return Errors(count, square_draw, square_mean)
+
+        return self._each(of, range(len(self.train)))
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """See `Pool.factors`."""
+        return torch.cat(self._w), torch.cat(self._h)
+
+    def averages(self, part: str) -> list[list[RunningMoments]]:
+        """See `Pool.averages`."""
+        return self._averages[part]
+
+    def snapshot(self) -> dict[str, Tensors]:
+        """See `Pool.snapshot`."""
+        files = {f"row-{b:03d}": _tensors(block.state) for b, block in enumerate(self._rows)}
+        files |= {f"col-{c:03d}": _tensors(block.state) for c, block in enumerate(self._cols)}
+        for part, grid in self._averages.items():
+            for b, row in enumerate(grid):
+                files[f"{part}-{b:03d}"] = {
+                    f"{c:03d}.{name}": tensor
+                    for c, average in enumerate(row)
+                    for name, tensor in average.tensors().items()
+                }
+        return files
+
+    def restore(self, rule: Rule, snapshot: Mapping[str, Tensors]) -> None:
+        """See `Pool.restore`."""
+        self._rows = [
+            FactorBlock(State(**snapshot[f"row-{b:03d}"]), counts)
+            for b, counts in enumerate(self.row_counts)
+        ]
+        self._cols = [
+            FactorBlock(State(**snapshot[f"col-{c:03d}"]), counts)
+            for c, counts in enumerate(self.col_counts)
+        ]
+        names = RunningMoments(0).tensors()
+        self._averages = {
+            part: [
+                [
+                    RunningMoments.from_tensors(
+                        {name: snapshot[f"{part}-{b:03d}"][f"{c:03d}.{name}"] for name in names}
+                    )
+                    for c in range(len(row))
+                ]
+                for b, row in enumerate(grid)
+            ]
+            for part, grid in self.held_out.items()
+        }
+        self._refresh(rule)
+
+    def _refresh(self, rule: Rule) -> None:
+        self._domain = rule.domain
+        self._w = self._each(lambda block: rule.domain.factor(block.state.position), self._rows)
+        self._h = self._each(lambda block: rule.domain.factor(block.state.position), self._cols)
+
+    def _each(self, work: Callable[..., T], items: Iterable[object]) -> list[T]:
+        return list(self._executor.map(work, items))
+
+
+def _square(error: Tensor) -> float:
+    error = error.double()
+    return torch.dot(error, error).item()
+
+
+def _tensors(state: State) -> Tensors:
+    return {name: tensor for name, tensor in state._asdict().items() if tensor is not None}

@@ -1,0 +1,155 @@
+"""The training loop: strata, burn-in, synchronisation points, draws, evaluation, checkpoints.
+
+It knows a pool of block workers and a recorder, never threads, files or clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from bnmf.blocks import strata
+from bnmf.pool import BlockStatistics, Errors, Pool, Tensors
+from bnmf.random import Key, Role, generator
+from bnmf.schedules import Schedule
+from bnmf.sweep import Rule
+
+
+class ChainDiverged(RuntimeError):
+    """The chain left the finite numbers."""
+
+
+class Interrupted(RuntimeError):
+    """Training was asked to stop, and stopped after a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One chain: what each visit does, and for how long."""
+
+    rule: Rule  # its step size is that of sweep 0; its curvatures are found in burn-in
+    schedule: Schedule
+    sweeps: int
+    burn_in: int
+    thin: int
+    row_scaling: bool
+    seed: int
+    mean_rating: float  # over the training ratings
+    parts: tuple[str, ...]  # the held-out parts that have ratings
+    chain: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a chain is after ``sweep`` sweeps, beside its blocks' own state."""
+
+    sweep: int
+    row_curvature: float
+    col_curvature: float
+
+
+class Recorder(Protocol):
+    """Where a chain's results go."""
+
+    def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
+        """One line after ``sweep`` sweeps (counted from 1)."""
+
+    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+        """Keep W (I, K) and H (J, K)."""
+
+    def checkpoint_due(self) -> bool:
+        """Whether it is time for one."""
+
+    def checkpoint(self, progress: Progress, snapshot: Mapping[str, Tensors]) -> None:
+        """Commit a state to go on from."""
+
+
+def run(
+    pool: Pool,
+    job: Job,
+    recorder: Recorder,
+    resume: tuple[Progress, Mapping[str, Tensors]] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run one chain to its end, from the start or from a checkpoint.
+
+    Raises:
+        ChainDiverged: a factor became infinite or NaN; names the sweep and the flag to lower.
+        Interrupted: ``stop`` said so; a checkpoint has been committed.
+    """
+    if resume is None:
+        pool.start(job.rule, Key(job.seed, job.chain), job.mean_rating)
+        progress = _measure(pool, job, Progress(0, 0.0, 0.0))
+    else:
+        progress, snapshot = resume
+        pool.restore(job.rule, snapshot)
+    while progress.sweep < job.sweeps:
+        progress = _sweep(pool, job, recorder, progress)
+        interrupted = progress.sweep < job.sweeps and stop()
+        if interrupted or recorder.checkpoint_due() or progress.sweep == job.sweeps:
+            recorder.checkpoint(progress, pool.snapshot())
+        if interrupted:
+            raise Interrupted(f"stopped after sweep {progress.sweep} of {job.sweeps}")
+
+
+def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Progress:
+    t = progress.sweep
+    rule = replace(
+        job.rule,
+        step_size=job.rule.step_size * job.schedule.factor(t),
+        row_curvature=progress.row_curvature,
+        col_curvature=progress.col_curvature,
+    )
+    key = Key(job.seed, job.chain, t)
+    pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
+    progress = _measure(pool, job, replace(progress, sweep=t + 1))
+    weight = job.schedule.factor(t) if t >= job.burn_in else None
+    values: dict[str, float | None] = {"step_size": rule.step_size}
+    for part in job.parts:
+        errors = pool.evaluate(part, weight)
+        values[f"{part}_rmse_draw"] = _rmse(errors, [e.square_draw for e in errors])
+        mean = _rmse(errors, [e.square_mean for e in errors]) if weight is not None else None
+        values[f"{part}_rmse_mean"] = mean
+    recorder.metrics(t + 1, values)
+    if weight is not None and (t + 1 - job.burn_in) % job.thin == 0:
+        recorder.draw(t + 1, weight, *pool.factors())
+    return progress
+
+
+def _measure(pool: Pool, job: Job, progress: Progress) -> Progress:
+    """Check that the chain is finite; in the first half of burn-in, measure its curvature.
+
+    The scale of a row's step must not depend on the state once draws count, so it is frozen
+    before burn-in ends.
+    """
+    rows, cols = pool.statistics()
+    if not all(math.isfinite(block.square) for block in rows + cols):
+        raise ChainDiverged(
+            f"the chain became non-finite at sweep {progress.sweep}: lower --step-size "
+            f"(now {job.rule.step_size:g})"
+        )
+    if not job.row_scaling or progress.sweep > job.burn_in // 2:
+        return progress
+    per_rate = job.rule.model.curvature(job.mean_rating)
+    return replace(
+        progress,
+        row_curvature=per_rate * _mean_square(cols) * _mean_slope(rows),
+        col_curvature=per_rate * _mean_square(rows) * _mean_slope(cols),
+    )
+
+
+def _mean_square(blocks: list[BlockStatistics]) -> float:
+    """E[theta^2] of the factor that a training rating meets."""
+    return sum(b.square for b in blocks) / sum(b.ratings for b in blocks)
+
+
+def _mean_slope(blocks: list[BlockStatistics]) -> float:
+    return sum(b.square_slope for b in blocks) / sum(b.rows for b in blocks)
+
+
+def _rmse(errors: list[Errors], squares: list[float]) -> float:
+    return math.sqrt(sum(squares) / sum(e.count for e in errors))
