@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Pattern(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pattern:
     """Where the n entries of a (rows, width) sparse matrix lie: CSR without values."""
 
     starts: Tensor  # (rows + 1,) int32: row i holds the entries starts[i]:starts[i + 1]
@@ -105,7 +107,7 @@ def _distinct(n: int, size: int, generator: torch.Generator) -> Tensor:
     while len(picks) < size:
         # Further draws are added in order, so the set grows like draws with repeats thrown away.
         more = torch.randint(n, (size - len(picks),), generator=generator)
-        picks = torch.cat([picks, more]).unique()
+        picks = torch.unique(torch.cat([picks, more]))
     return picks
 
 

@@ -17,7 +17,9 @@ from bnmf.transforms import POSITIVE, Transform
 class Domain(Protocol):
     """The space in which a factor with a bounded support is sampled."""
 
-    support: tuple[float, float]
+    @property
+    def support(self) -> tuple[float, float]:
+        """The open interval that theta lies in."""
 
     def factor(self, position: Tensor) -> Tensor:
         """theta (n, K) of a position (n, K)."""
@@ -41,7 +43,7 @@ class Domain(Protocol):
 
 @dataclass(frozen=True)
 class CoRV:
-    """Change of random variable (000, eq. 13-16): the proxy phi with theta = f(phi)."""
+    """Change of random variable (Yokoi et al., eq. 13-16): the proxy phi with theta = f(phi)."""
 
     transform: Transform
 
@@ -59,7 +61,7 @@ class CoRV:
         return self.transform.inverse(factor)
 
     def gradient(self, position: Tensor, gradient: Tensor, temperature: float) -> Tensor:
-        """f' dU/dtheta - temperature * f''/f' (000, eq. 15)."""
+        """f' dU/dtheta - temperature * f''/f' (Yokoi et al., eq. 15)."""
         slope, bend = self.transform.slopes(position)
         return slope.mul_(gradient).sub_(bend, alpha=temperature)
 
@@ -74,7 +76,7 @@ class CoRV:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The mirroring trick (000, section 3): theta itself, reflected at 0. A baseline."""
+    """The mirroring trick (Yokoi et al., section 3): theta itself, reflected at 0. A baseline."""
 
     support: tuple[float, float] = POSITIVE
 

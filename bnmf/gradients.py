@@ -23,7 +23,8 @@ Score = Callable[[Tensor, Tensor], Tensor]
 def rates(pattern: Pattern, w: Tensor, h: Tensor) -> Tensor:
     """mu = (w h^T) at the pattern's n pairs: (n,); w (rows, K), h (width, K)."""
     zeros = torch.zeros(len(pattern.index), dtype=w.dtype, device=w.device)
-    return torch.sparse.sampled_addmm(_csr(pattern, zeros), w, h.T, beta=0.0).values()
+    product: Tensor = torch.sparse.sampled_addmm(_csr(pattern, zeros), w, h.T, beta=0.0)
+    return product.values()
 
 
 def likelihood_gradients(

@@ -27,7 +27,7 @@ class RatingScale(NamedTuple):
 
 @dataclass(frozen=True)
 class PoissonNMF:
-    """Poisson likelihood of counts s*x at rates s*mu, Exponential priors (000, eq. 58-59).
+    """Poisson likelihood of counts s*x at rates s*mu, Exponential priors (Yokoi et al., eq. 58-59).
 
     ``counts_per_unit`` is s: 1 is the paper's likelihood, more makes a rating worth more
     counts, so that its variance mu/s fits the data's. The rates are those of the priors.

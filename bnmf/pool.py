@@ -37,7 +37,8 @@ class BlockStatistics(NamedTuple):
     square_slope: float  # rows * mean of (d theta / d position)^2
 
 
-class Errors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Errors:
     """Sums over held-out ratings."""
 
     count: int

@@ -13,7 +13,7 @@ LEVELS = (50, 80, 90, 95)
 
 
 class RunningMoments:
-    """Weighted running mean and variance of n predictions (handout 001, eq. 3.8; West 1979)."""
+    """Weighted running mean and variance of n predictions (Karagiannis, eq. 3.8; West 1979)."""
 
     def __init__(self, n: int) -> None:
         self.weight = 0.0
@@ -70,7 +70,9 @@ def calibration(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> Calib
         half = level / 200
         inside = np.minimum(upper, 0.5 + half) - np.maximum(lower, 0.5 - half)
         covered = np.where(
-            width > tiny, np.maximum(inside, 0.0) / np.maximum(width, tiny), np.abs(lower - 0.5) <= half
+            width > tiny,
+            np.maximum(inside, 0.0) / np.maximum(width, tiny),
+            np.abs(lower - 0.5) <= half,
         )
         coverage[str(level)] = float(covered.mean())
     return Calibration(float(np.log(np.maximum(width, tiny)).mean()), coverage)

@@ -1,4 +1,4 @@
-"""Step sizes over time (handout 001: constant, or a (1 + t/b)^-gamma with 1/2 < gamma <= 1)."""
+"""Step sizes over time (Karagiannis: constant, or a (1 + t/b)^-gamma with 1/2 < gamma <= 1)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def update_block(
     rating of a row lies in exactly one stratum, so over random strata that is unbiased for the
     row's whole gradient. The prior is added whole.
     """
-    model, domain, sampler = rule.model, rule.domain, rule.sampler
+    model, domain = rule.model, rule.domain
     row_state, col_state = row.state, col.state
     row_scale = row_scales(row.counts, rule.row_curvature)
     col_scale = row_scales(col.counts, rule.col_curvature)

@@ -1,4 +1,4 @@
-"""Smooth increasing maps f from the real line onto a bounded support (paper 000, table 1).
+"""Smooth increasing maps f from the real line onto a bounded support (Yokoi et al., table 1).
 
 The sampler moves an unbounded proxy phi; the model sees theta = f(phi). Besides f and its
 inverse, a change of random variable needs f' and r = f''/f' (the gradient of log f'), which are
@@ -35,7 +35,7 @@ class Transform(Protocol):
 
 
 class Exp:
-    """theta = e^phi. Not Lipschitz: the papers' theorems do not cover it (000, footnote 1)."""
+    """theta = e^phi. Not Lipschitz: the papers' theorems do not cover it (Yokoi et al., footnote 1)."""
 
     name = "exp"
     support = POSITIVE

@@ -25,8 +25,6 @@ class State(NamedTuple):
 class Sampler(Protocol):
     """One member of the family."""
 
-    name: str
-
     def init(self, position: Tensor, temperature: float, noise: torch.Generator) -> State:
         """A state at ``position`` (n, K)."""
 

@@ -1,4 +1,4 @@
-"""Stochastic-gradient Langevin dynamics (handout 001, eq. 3.2; 000, eq. 3)."""
+"""Stochastic-gradient Langevin dynamics (Welling & Teh 2011; Karagiannis, eq. 3.5)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ class SGLD:
 
     At temperature 0 this is preconditioned stochastic gradient descent.
     """
-
-    name: str = "sgld"
 
     def init(self, position: Tensor, temperature: float, noise: torch.Generator) -> State:
         """A state at ``position`` (n, K)."""

@@ -1,4 +1,4 @@
-"""Stochastic-gradient Nosé-Hoover thermostat (004, algorithm 1)."""
+"""Stochastic-gradient Nosé-Hoover thermostat (Ding et al. 2014, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class SGNHT:
     """
 
     diffusion: float
-    name: str = "sgnht"
 
     def init(self, position: Tensor, temperature: float, noise: torch.Generator) -> State:
         """Momenta from N(0, tau), xi = A."""

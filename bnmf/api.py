@@ -1,0 +1,364 @@
+"""From a table of ratings to a finished run: what both Python and the command line call."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from data_pipeline.dataset import Dataset, RatingColumns
+from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file
+from data_pipeline.ingest import prepare
+from data_pipeline.sources import Columns
+from data_pipeline.split import split_from_flags
+
+import bnmf
+from bnmf.blocks import Pattern, RatingBlock
+from bnmf.config import TrainConfig, combine, read_toml
+from bnmf.diagnostics import Biases, Ratings, fit_biases
+from bnmf.domains import CoRV, Domain, Mirror
+from bnmf.evaluation import evaluate
+from bnmf.models import PoissonNMF
+from bnmf.pool import HeldOut, LocalPool
+from bnmf.posterior import poisson_nmf
+from bnmf.run import Listener, Run, RunRecorder, SweepEvent, write_json
+from bnmf.samplers import Sampler
+from bnmf.samplers.sgld import SGLD
+from bnmf.samplers.sgnht import SGNHT
+from bnmf.schedules import Schedule
+from bnmf.sweep import Rule
+from bnmf.training import ChainDiverged, Interrupted, Job, run
+from bnmf.transforms import TRANSFORMS
+
+HELD_OUT = ("valid", "test")
+
+
+def train(
+    data: str | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: str | Path | None = None,
+    listener: Listener | None = None,
+    progress: Callable[..., None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Sample the posterior of a factorization of ``data``, and write it to a run folder.
+
+    Args:
+        data: a data set's name (`bnmf data list`), a file, folder or glob of ratings, or an
+            ingested dataset folder.
+        out: the run folder; by default a new one under ``runs/``.
+        resume: go on with the run in ``out``, whose configuration is taken.
+        config: a TOML file of settings, which ``settings`` override.
+        listener: called with a `bnmf.run.SweepEvent` after every sweep.
+        progress: called while data are read.
+        settings: the fields of `bnmf.config.TrainConfig`.
+
+    Raises:
+        InputError: the data, a setting or the run folder is bad; nothing has been written.
+        ChainDiverged: a factor became non-finite; the last checkpoint stays.
+        Interrupted: a signal asked to stop; a checkpoint has been written.
+    """
+    flags = {name: value for name, value in settings.items() if value is not None}
+    if data is not None:
+        flags["data"] = data
+    if resume:
+        if out is None:
+            raise InputError("--resume needs --out: the folder of the run to go on with")
+        return _resume(Path(out), flags, config, listener, progress)
+    if out is not None and Path(out).exists() and (Path(out).is_file() or any(Path(out).iterdir())):
+        raise InputError(f"--out {out} exists: add --resume to go on with it, or name another")
+    wanted = combine(flags, Path(config) if config else None)
+    dataset = _dataset(wanted, progress)
+    chosen = _check(wanted, dataset)
+    folder = Path(out) if out is not None else _next_folder(dataset.manifest.name)
+    vocabularies = [dataset.path / name for name in ("users.parquet", "items.parquet")]
+    fresh = Run.create(folder, chosen.to_toml(), _manifest(dataset), vocabularies)
+    return _train(fresh, chosen, dataset, listener)
+
+
+def _resume(
+    out: Path,
+    flags: Mapping[str, Any],
+    config: str | Path | None,
+    listener: Listener | None,
+    progress: Callable[..., None] | None,
+) -> Run:
+    begun = Run(out)
+    settings = read_toml(out / "config.toml")
+    for name, value in flags.items():
+        if name == "threads":
+            settings["threads"] = value
+        elif settings.get(name) != value:
+            raise InputError(
+                f"--{name.replace('_', '-')} {value} differs from the run's "
+                f"{settings.get(name, 'unset')}: --resume takes the run's own configuration"
+            )
+    if config is not None:
+        raise InputError("--config does not go with --resume, which takes the run's own")
+    if begun.status == "finished":
+        return begun
+    stored = combine(settings)
+    dataset = _dataset(stored, progress)
+    digest = begun.manifest["dataset"]["digest"]
+    if dataset.manifest.digest != digest:
+        raise InputError(
+            f"{out} was trained on another dataset (digest {digest[:12]}, {stored.data} now has "
+            f"{dataset.manifest.digest[:12]}): restore the data, or train anew"
+        )
+    return _train(begun, stored, dataset, listener)
+
+
+def _train(begun: Run, config: TrainConfig, dataset: Dataset, listener: Listener | None) -> Run:
+    job = _job(config, dataset)
+    pool = _local_pool(dataset, job.parts, config.threads or 1)
+    checkpoint = begun.load_checkpoint()
+    begun.rewind(checkpoint[0].sweep if checkpoint else 0)
+    begun.set_status("running")
+    recorder = RunRecorder(
+        begun,
+        listener or _silent,
+        config.checkpoint_seconds,
+        sweeps=job.sweeps,
+        ratings=_ratings_a_sweep(config, dataset),
+    )
+    try:
+        with _stop_on_signal() as stop:
+            run(pool, job, recorder, checkpoint, stop)
+        biases = fit_biases(lambda: _training_ratings(dataset), _shape(dataset))
+        for part in job.parts:
+            _write_predictions(begun, dataset, pool, part, job.rule.model, biases)
+    except Interrupted:
+        begun.set_status("interrupted")
+        raise
+    except ChainDiverged:
+        begun.set_status("diverged")
+        raise
+    finally:
+        recorder.close()
+        pool.close()
+    begun.prune_checkpoints(keep=1)
+    begun.set_status("finished")
+    write_json(begun.path / "report.json", evaluate(begun))
+    return begun
+
+
+def _silent(event: SweepEvent) -> None:
+    """The listener of a caller who does not listen."""
+
+
+def _ratings_a_sweep(config: TrainConfig, dataset: Dataset) -> int:
+    ratings = dataset.manifest.counts["train"]
+    if config.batch_size is not None:
+        ratings = min(ratings, config.batch_size * dataset.manifest.blocks**2)
+    return ratings * config.local_steps
+
+
+def _dataset(config: TrainConfig, progress: Callable[..., None] | None) -> Dataset:
+    split = split_from_flags(
+        config.split, config.folds, config.fold, config.test_file, config.split_by
+    )
+    return prepare(
+        config.data,
+        split=split,
+        seed=config.seed,
+        blocks=config.blocks,
+        duplicates=config.duplicates,
+        test_file=config.test_file,
+        columns=Columns(config.user_col, config.item_col, config.rating_col, config.time_col),
+        progress=progress,
+    )
+
+
+def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+    """The resolved configuration.
+
+    Raises:
+        InputError: the data do not suit the model.
+    """
+    rating = dataset.manifest.rating
+    if rating["lowest"] < 0:
+        raise InputError(
+            f"--data {config.data}: poisson-nmf needs ratings of at least 0, the lowest is "
+            f"{rating['lowest']:g}: shift or drop them"
+        )
+    if rating["mean"] <= 0:
+        raise InputError(f"--data {config.data}: all training ratings are 0, nothing to factorize")
+    users, items = _shape(dataset)
+    if config.rank > min(users, items):
+        raise InputError(
+            f"--rank {config.rank} exceeds the {users} users or {items} items of {config.data}: "
+            f"at most {min(users, items)}"
+        )
+    source = Path(config.data)
+    data = str(source.resolve()) if source.exists() else config.data
+    update = {"data": data, "blocks": dataset.manifest.blocks}
+    return config.model_copy(update=update).resolved(rating["mean"])
+
+
+def _manifest(dataset: Dataset) -> dict[str, Any]:
+    about = dataset.manifest
+    return {
+        "status": "running",
+        "dataset": {
+            "name": about.name,
+            "digest": about.digest,
+            "users": about.users,
+            "items": about.items,
+            "counts": about.counts,
+            "rating": about.rating,
+            "split": about.split,
+        },
+        "versions": {
+            "bnmf": bnmf.__version__,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "pyarrow": pa.__version__,
+        },
+    }
+
+
+def _next_folder(name: str) -> Path:
+    for number in range(1, 1_000_000):
+        folder = Path("runs") / f"{name}-{number:03d}"
+        if not folder.exists():
+            return folder
+    raise InputError("runs/ is full: name a folder with --out")
+
+
+def _job(config: TrainConfig, dataset: Dataset) -> Job:
+    assert config.step_size and config.burn_in is not None and config.thin
+    domain: Domain = Mirror() if config.domain == "mirror" else CoRV(TRANSFORMS[config.transform])
+    sampler: Sampler = SGLD() if config.sampler == "sgld" else SGNHT(config.diffusion)
+    rule = Rule(
+        model=poisson_nmf(config.model_dump()),
+        domain=domain,
+        sampler=sampler,
+        blocks=dataset.manifest.blocks,
+        step_size=config.step_size,
+        temperature=config.temperature,
+        batch_size=config.batch_size,
+        local_steps=config.local_steps,
+        row_curvature=0.0,
+        col_curvature=0.0,
+    )
+    return Job(
+        rule=rule,
+        schedule=Schedule.parse(config.schedule),
+        sweeps=config.sweeps,
+        burn_in=config.burn_in,
+        thin=config.thin,
+        row_scaling=config.row_scaling,
+        seed=config.seed,
+        mean_rating=dataset.manifest.rating["mean"],
+        parts=tuple(part for part in HELD_OUT if dataset.manifest.counts[part]),
+    )
+
+
+def _local_pool(dataset: Dataset, parts: tuple[str, ...], threads: int) -> LocalPool:
+    about = dataset.manifest
+    blocks = range(about.blocks)
+    rows, cols = about.row_offsets, about.col_offsets
+
+    def local(b: int, c: int, held: RatingColumns) -> tuple[Any, ...]:
+        shape = (rows[b + 1] - rows[b], cols[c + 1] - cols[c])
+        return held.user - rows[b], held.item - cols[c], held.rating, shape
+
+    def held_out(b: int, c: int, columns: RatingColumns) -> HeldOut:
+        user, item, rating, shape = local(b, c, columns)
+        return HeldOut(Pattern.from_arrays(user, item, shape), torch.from_numpy(rating))
+
+    def counts(of: np.ndarray, offsets: list[int]) -> list[torch.Tensor]:
+        all_counts = torch.from_numpy(of.astype(np.float32)).unsqueeze(1)
+        return [all_counts[offsets[b] : offsets[b + 1]] for b in blocks]
+
+    return LocalPool(
+        train=[
+            [
+                RatingBlock.from_arrays(*local(b, c, x))
+                for c, x in enumerate(dataset.part("train", b))
+            ]
+            for b in blocks
+        ],
+        held_out={
+            part: [[held_out(b, c, x) for c, x in enumerate(dataset.part(part, b))] for b in blocks]
+            for part in parts
+        },
+        row_counts=counts(dataset.users().counts, rows),
+        col_counts=counts(dataset.items().counts, cols),
+        threads=threads,
+    )
+
+
+def _shape(dataset: Dataset) -> tuple[int, int]:
+    return dataset.manifest.users, dataset.manifest.items
+
+
+def _training_ratings(dataset: Dataset) -> Iterator[Ratings]:
+    for b in range(dataset.manifest.blocks):
+        for columns in dataset.part("train", b):
+            yield columns.user, columns.item, columns.rating
+
+
+def _write_predictions(
+    begun: Run, dataset: Dataset, pool: LocalPool, part: str, model: PoissonNMF, biases: Biases
+) -> None:
+    """The held-out ratings in the dataset's order, each with its predictive mean and spread."""
+    users, items = dataset.users().ids, dataset.items().ids
+    path = begun.path / "predictions" / f"{part}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    with replace_file(path) as temporary:
+        writer: pq.ParquetWriter | None = None
+        for b, averages in enumerate(pool.averages(part)):
+            for average, held in zip(averages, dataset.part(part, b), strict=True):
+                mean, epistemic = average.mean.numpy(), average.variance.numpy()
+                columns = {
+                    "user": users.take(pa.array(held.user)),
+                    "item": items.take(pa.array(held.item)),
+                    "rating": held.rating,
+                    "mean": mean,
+                    "std": np.sqrt(epistemic + model.variance(mean)),
+                    "std_epistemic": np.sqrt(epistemic),
+                    "biases": biases.predict(held.user, held.item),
+                }
+                if held.truth is not None:
+                    columns["truth"] = held.truth
+                table = pa.table(columns)
+                if writer is None:
+                    writer = pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
+                writer.write_table(table)
+        assert writer is not None
+        writer.close()
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM asks for a checkpoint; a second one ends the process as usual."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {
+        number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,25 @@
+"""`bnmf evaluate`: how good a run's held-out predictions are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnmf import evaluation
+from bnmf.cli.report import show
+from bnmf.run import Run
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """RMSE, MAE, log predictive density and interval coverage of held-out ratings."""
+    report = evaluation.evaluate(Run(run))
+    if as_json:
+        print(json.dumps(report))
+    else:
+        show(str(run), report)

@@ -1,0 +1,64 @@
+"""The `bnmf` command: its subcommands, and how it ends.
+
+Exit codes: 0, 1 (failed), 2 (bad input), 130 (interrupted).
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import click
+import typer
+from data_pipeline.errors import InputError
+
+from bnmf.cli import data, evaluate, score, train
+from bnmf.training import ChainDiverged, Interrupted
+
+app = typer.Typer(
+    name="bnmf",
+    help="Bayesian non-negative matrix factorization of ratings.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("score")(score.score)
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line; one line on stderr for whatever went wrong."""
+    try:
+        code = app(arguments, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except (InputError, ChainDiverged) as error:
+        return _fail(str(error), 2)
+    except click.UsageError as error:
+        return _fail(f"{error.format_message()} (see --help)", 2)
+    except Interrupted as error:
+        return _fail(f"{error}; go on with --resume", 130)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone; keep Python from complaining once more at exit.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        if error.errno in FULL_DISK:
+            return _fail(f"{place}the disk is full: free some space, then run again", 2)
+        return _fail(f"{place}{error.strerror or error}", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

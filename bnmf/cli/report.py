@@ -1,0 +1,43 @@
+"""How a run's result looks on a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bnmf.predictive import LEVELS
+
+BASELINES = {
+    "biases": "biases only",
+    "global_mean": "global mean",
+    "true_rates": "true rates (the floor)",
+}
+
+
+def show(run_path: str, report: dict[str, Any]) -> None:
+    """Print the tables of `bnmf.evaluation.evaluate` and where the run lies."""
+    console = Console()
+    for part in ("valid", "test"):
+        if part not in report:
+            continue
+        about = report[part]
+        table = Table(title=f"{part}: {about['count']:,} ratings", title_justify="left")
+        table.add_column("")
+        for name in ("RMSE", "MAE", "log density"):
+            table.add_column(name, justify="right")
+        for level in LEVELS:
+            table.add_column(f"in {level} %", justify="right")
+        table.add_row(
+            "posterior mean",
+            f"{about['rmse']:.4f}",
+            f"{about['mae']:.4f}",
+            f"{about['log_predictive_density']:.4f}",
+            *(f"{100 * about['coverage'][str(level)]:.1f}" for level in LEVELS),
+        )
+        for name, baseline in report["baselines"][part].items():
+            row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
+            table.add_row(BASELINES[name], *row)
+        console.print(table)
+    console.print(f"run: {run_path}", soft_wrap=True, highlight=False)

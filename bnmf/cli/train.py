@@ -1,0 +1,162 @@
+"""`bnmf train`: from a table of ratings to a finished run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from bnmf import api
+from bnmf.cli.data import (
+    DuplicatesFlag,
+    FoldFlag,
+    FoldsFlag,
+    ItemColFlag,
+    RatingColFlag,
+    SplitByFlag,
+    SplitFlag,
+    TestFileFlag,
+    TimeColFlag,
+    UserColFlag,
+    reading_progress,
+)
+from bnmf.cli.report import show
+from bnmf.config import PRESETS
+from bnmf.run import SweepEvent, read_json
+
+
+def option(help_text: str) -> Any:
+    """A flag whose default is the configuration's, not the command line's."""
+    return typer.Option(help=help_text, show_default=False)
+
+
+def train(
+    data: Annotated[
+        str | None, option("A data set's name, a path of ratings, or an ingested folder.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("The run folder; runs/NAME-001 and so on by default.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    config: Annotated[Path | None, option("A TOML file of settings; flags override it.")] = None,
+    preset: Annotated[str | None, option(f"A set of settings: {', '.join(PRESETS)}.")] = None,
+    model: Annotated[str | None, option("poisson-nmf.")] = None,
+    rank: Annotated[int | None, option("Number of factors K; 20 by default.")] = None,
+    counts_per_unit: Annotated[
+        float | None, option("Poisson counts a unit of rating is worth; 4 by default.")
+    ] = None,
+    sampler: Annotated[str | None, option("sgnht (default) or sgld.")] = None,
+    domain: Annotated[str | None, option("corv (default), or mirror with sgld.")] = None,
+    transform: Annotated[str | None, option("softplus (default), exp or icll.")] = None,
+    step_size: Annotated[
+        float | None, option("Step size at the first sweep; by default the sampler's own.")
+    ] = None,
+    schedule: Annotated[
+        str | None, option("constant (default) or polynomial[:GAMMA:OFFSET].")
+    ] = None,
+    temperature: Annotated[
+        float | None, option("1 samples the posterior, 0 descends to its mode.")
+    ] = None,
+    blocks: Annotated[
+        int | None, option("Blocks a side of the grid; from the number of ratings by default.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, option("Ratings a step within a block; the whole block by default.")
+    ] = None,
+    local_steps: Annotated[int | None, option("Steps a visit of a block; 1 by default.")] = None,
+    sweeps: Annotated[int | None, option("Passes over all blocks; 500 by default.")] = None,
+    burn_in: Annotated[
+        int | None, option("Sweeps that do not count; a quarter by default.")
+    ] = None,
+    thin: Annotated[
+        int | None, option("Sweeps between kept draws; about 32 are kept by default.")
+    ] = None,
+    split: SplitFlag = None,
+    folds: FoldsFlag = None,
+    fold: FoldFlag = None,
+    test_file: TestFileFlag = None,
+    split_by: SplitByFlag = None,
+    duplicates: DuplicatesFlag = None,
+    user_col: UserColFlag = None,
+    item_col: ItemColFlag = None,
+    rating_col: RatingColFlag = None,
+    time_col: TimeColFlag = None,
+    seed: Annotated[int | None, option("Seed of the split and of the chain; 0 by default.")] = None,
+    threads: Annotated[
+        int | None, option("Blocks at work at once; changes no result. All cores by default.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Sample the posterior of a factorization of a table of ratings."""
+    settings = {
+        name: value
+        for name, value in locals().items()
+        if value is not None and name not in {"data", "out", "resume", "config", "as_json"}
+    }
+    with reading_progress() as progress, LiveLine() as live:
+        run = api.train(
+            data,
+            out=out,
+            resume=resume,
+            config=config,
+            listener=live,
+            progress=progress,
+            **settings,
+        )
+    result = read_json(run.path / "report.json")
+    if as_json:
+        print(json.dumps({"run": str(run.path), **result}))
+    else:
+        show(str(run.path), result)
+
+
+class LiveLine:
+    """Where training stands: one live line on a terminal, one JSON object a line elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("sweep {task.completed}/{task.total}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._printed = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: SweepEvent) -> None:
+        """Show one sweep; off a terminal, at most one line a second and the last."""
+        if self._console.is_terminal:
+            if self._task is None:
+                self._bar.start()
+                self._task = self._bar.add_task("", total=event.sweeps)
+            self._bar.update(self._task, completed=event.sweep, description=_describe(event))
+        elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
+            self._printed = event.seconds
+            print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
+
+
+def _describe(event: SweepEvent) -> str:
+    part = "valid" if "valid_rmse_draw" in event.metrics else "test"
+    draw, mean = (event.metrics.get(f"{part}_rmse_{of}") for of in ("draw", "mean"))
+    words = [f"{event.ratings_per_second / 1e6:.1f} M ratings/s"]
+    if draw is not None:
+        words.append(f"{part} RMSE {draw:.4f} this draw")
+    if mean is not None:
+        words.append(f"{mean:.4f} running mean")
+    words.append(f"{event.seconds_left:.0f} s left")
+    return ", ".join(words)

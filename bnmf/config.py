@@ -1,0 +1,174 @@
+"""The configuration of a training run: flags, files and presets become one flat, checked table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from data_pipeline.errors import InputError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bnmf.schedules import Schedule
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Yokoi et al., section 6.1 and appendix C: plain CoRV-SGLD, minibatches from the whole set.
+    "corv-paper": {
+        "model": "poisson-nmf",
+        "sampler": "sgld",
+        "domain": "corv",
+        "transform": "softplus",
+        "rank": 20,
+        "blocks": 1,
+        "batch_size": 10_000,
+        "counts_per_unit": 1.0,
+        "prior_rate_w": 1.0,
+        "prior_rate_h": 1.0,
+        "row_scaling": False,
+        "sweeps": 10_000,
+        "burn_in": 1_000,
+        "step_size": 1e-4,
+        "split": "0.75:0.125:0.125",
+    },
+}
+
+
+class TrainConfig(BaseModel):
+    """All settings of a run. None means: chosen from the data when the run starts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str = Field(min_length=1)
+    user_col: str | None = None
+    item_col: str | None = None
+    rating_col: str | None = None
+    time_col: str | None = None
+    duplicates: Literal["last", "error", "mean"] = "last"
+    split: str | None = None
+    split_by: Literal["time"] | None = None
+    folds: int | None = None
+    fold: int | None = None
+    test_file: str | None = None
+
+    preset: str | None = None
+    model: Literal["poisson-nmf"] = "poisson-nmf"
+    rank: int = Field(20, ge=1, le=4096)
+    counts_per_unit: float = Field(4.0, gt=0, allow_inf_nan=False)
+    prior_rate_w: float | None = Field(None, gt=0, allow_inf_nan=False)
+    prior_rate_h: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    sampler: Literal["sgnht", "sgld"] = "sgnht"
+    domain: Literal["corv", "mirror"] = "corv"
+    transform: Literal["softplus", "exp", "icll"] = "softplus"
+    step_size: float | None = Field(None, gt=0, allow_inf_nan=False)
+    schedule: str = "constant"
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
+    diffusion: float = Field(0.5, ge=0, allow_inf_nan=False)
+    row_scaling: bool = True
+
+    blocks: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    local_steps: int = Field(1, ge=1)
+    sweeps: int = Field(500, ge=1)
+    burn_in: int | None = Field(None, ge=0)
+    thin: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    threads: int | None = Field(None, ge=1)
+    checkpoint_seconds: float = Field(30.0, ge=0)
+
+    @model_validator(mode="after")
+    def _combinations(self) -> TrainConfig:
+        Schedule.parse(self.schedule)
+        if self.domain == "mirror" and self.sampler != "sgld":
+            raise ValueError("--domain mirror goes with --sampler sgld")
+        if self.burn_in is not None and self.burn_in >= self.sweeps:
+            raise ValueError(
+                f"--burn-in {self.burn_in} leaves none of the {self.sweeps} sweeps: "
+                "lower it or raise --sweeps"
+            )
+        return self
+
+    def resolved(self, mean_rating: float) -> TrainConfig:
+        """Every None of the model, the sampler and the chain filled in; ``mean_rating`` > 0.
+
+        The prior rates make the prior's mean prediction K / (rate_w rate_h) the data's mean.
+        About 32 draws are kept.
+        """
+        rate = math.sqrt(self.rank / mean_rating)
+        burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
+        steps = {("sgnht", "corv"): 0.15, ("sgld", "corv"): 0.05, ("sgld", "mirror"): 0.01}
+        chosen = {
+            "prior_rate_w": rate,
+            "prior_rate_h": rate,
+            "burn_in": burn_in,
+            "thin": max(1, (self.sweeps - burn_in) // 32),
+            "step_size": steps.get((self.sampler, self.domain)),
+            "threads": len(os.sched_getaffinity(0)),
+        }
+        return self.model_copy(
+            update={name: value for name, value in chosen.items() if getattr(self, name) is None}
+        )
+
+    def to_toml(self) -> str:
+        """A file that `read_toml` and ``--config`` take: one setting a line."""
+        settings = self.model_dump(exclude_none=True)
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings of a configuration file.
+
+    Raises:
+        InputError: no such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path} cannot be read: {_reason(error)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"--config {path} is not TOML: {error}") from error
+
+
+def combine(flags: Mapping[str, Any], config_file: Path | None = None) -> TrainConfig:
+    """Flags over the file over the preset over the defaults.
+
+    Raises:
+        InputError: an unknown key or preset, or a value out of range; names it and its place.
+    """
+    from_file = read_toml(config_file) if config_file else {}
+    preset = flags.get("preset", from_file.get("preset"))
+    if preset is not None and preset not in PRESETS:
+        raise InputError(f"--preset {preset} is unknown: choose from {', '.join(PRESETS)}")
+    settings = {**(PRESETS[preset] if preset else {}), **from_file, **flags}
+    try:
+        return TrainConfig(**settings)
+    except ValidationError as error:
+        raise InputError(_first_problem(error, from_file, flags, config_file)) from error
+
+
+def _first_problem(
+    error: ValidationError,
+    from_file: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    config_file: Path | None,
+) -> str:
+    problem = error.errors()[0]
+    message = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return message
+    name = str(problem["loc"][0])
+    in_file = name in from_file and name not in flags
+    place = f"{config_file}: {name}" if in_file else f"--{name.replace('_', '-')}"
+    if problem["type"] == "extra_forbidden":
+        return f"{place} is no setting of a training run: remove it or mend its spelling"
+    if problem["type"] == "missing":
+        return f"{place} is required: a data set's name or a path"
+    return f"{place}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,75 @@
+"""How good a run's held-out predictions are, from its files alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from data_pipeline.errors import InputError
+
+from bnmf.diagnostics import accuracy
+from bnmf.posterior import Posterior
+from bnmf.predictive import calibration
+from bnmf.run import Run
+
+PARTS = ("test", "valid")
+
+
+def evaluate(run: Run) -> dict[str, Any]:
+    """The report of a finished run: a dictionary a part that has ratings, and the baselines.
+
+    RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
+    density and the coverage are of the mixture of the likelihood over the kept draws.
+
+    Raises:
+        InputError: the run has no predictions yet, or a file is damaged.
+    """
+    if run.status != "finished":
+        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+    report: dict[str, Any] = {}
+    baselines: dict[str, Any] = {}
+    posterior = Posterior.load(run.path)
+    mean_rating = run.manifest["dataset"]["rating"]["mean"]
+    for part in PARTS:
+        if not run.manifest["dataset"]["counts"][part]:
+            continue
+        path = run.path / "predictions" / f"{part}.parquet"
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(
+                f"{path} cannot be read: {error}; restore it or train again"
+            ) from error
+        rating = table["rating"].to_numpy().astype(np.float64)
+        lower, upper = _predictive_cdf(posterior, table["user"], table["item"], rating)
+        report[part] = {
+            **accuracy(rating, table["mean"].to_numpy())._asdict(),
+            **calibration(lower, upper)._asdict(),
+            "count": len(rating),
+        }
+        baselines[part] = {
+            "global_mean": accuracy(rating, np.full(len(rating), mean_rating))._asdict(),
+            "biases": accuracy(rating, table["biases"].to_numpy())._asdict(),
+        }
+        if "truth" in table.column_names:
+            floor = accuracy(rating, table["truth"].to_numpy())._asdict()
+            baselines[part]["true_rates"] = floor
+    return {**report, "baselines": baselines}
+
+
+def _predictive_cdf(
+    posterior: Posterior, users: pa.ChunkedArray, items: pa.ChunkedArray, rating: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The predictive CDF at both edges of each rating's cell, averaged over draws; (n,) each."""
+    u, i = posterior.users.lookup(users), posterior.items.lookup(items)
+    lower, upper = np.empty(len(rating)), np.empty(len(rating))
+    weights = posterior.weights.numpy()
+    for start in range(0, len(rating), posterior.pairs_at_once):
+        part = slice(start, start + posterior.pairs_at_once)
+        below, above = posterior.model.cdf(
+            rating[part, None], posterior.rates(u[part], i[part]), posterior.scale
+        )
+        lower[part], upper[part] = below @ weights, above @ weights
+    return lower, upper

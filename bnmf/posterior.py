@@ -1,0 +1,167 @@
+"""Kept draws of a run: load them, and score any pair of user and item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from data_pipeline.errors import InputError
+from data_pipeline.vocabulary import Vocabulary
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bnmf.config import read_toml
+from bnmf.models import PoissonNMF, RatingScale
+from bnmf.run import Run
+
+Floats = NDArray[np.float64]
+
+# Pairs scored at once: what fits a cache-friendly few dozen MB of gathered factors.
+_GATHERED_NUMBERS = 4_000_000
+
+
+class Prediction(NamedTuple):
+    """Of n pairs, in rating units; each (n,)."""
+
+    mean: Floats
+    std: Floats  # of the rating: both parts of the spread
+    std_epistemic: Floats  # of the rate over draws: what more data would shrink
+    known_user: NDArray[np.bool_]  # the user has training ratings
+    known_item: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """S weighted draws of W (I, K) and H (J, K), with the raw ids of their rows.
+
+    The mean over draws of w.h is not the product of the means: every pair is scored under
+    every draw. A row without training ratings is integrated over its prior in closed form.
+    """
+
+    users: Vocabulary
+    items: Vocabulary
+    model: PoissonNMF
+    scale: RatingScale
+    w: Tensor  # (I, S, K) float32
+    h: Tensor  # (J, S, K) float32
+    weights: Tensor  # (S,) float64, sum 1
+
+    @staticmethod
+    def load(path: str | Path) -> Posterior:
+        """The posterior of a run folder.
+
+        Raises:
+            InputError: not a run, no draws yet, or a damaged draw; names the file.
+        """
+        run = Run(Path(path))
+        entries = run.draws()
+        if not entries:
+            raise InputError(
+                f"{run.path} has no draws yet: let `bnmf train` finish, or --resume it"
+            )
+        dataset = run.manifest["dataset"]
+        users = Vocabulary.read(run.path / "users.parquet")
+        items = Vocabulary.read(run.path / "items.parquet")
+        model = poisson_nmf(read_toml(run.path / "config.toml"))
+        w = torch.empty(len(users), len(entries), model.rank)
+        h = torch.empty(len(items), len(entries), model.rank)
+        for s, entry in enumerate(entries):
+            draw_w, draw_h = run.load_draw(entry)
+            if draw_w.shape != w[:, s].shape or draw_h.shape != h[:, s].shape:
+                raise InputError(f"{run.path / 'draws' / entry['file']} is not a draw of this run")
+            w[:, s], h[:, s] = draw_w, draw_h
+        weights = torch.tensor([entry["weight"] for entry in entries], dtype=torch.float64)
+        scale = RatingScale(*(dataset["rating"][name] for name in ("min", "max", "step")))
+        return Posterior(users, items, model, scale, w, h, weights / weights.sum())
+
+    def score(self, users: Any, items: Any) -> tuple[Floats, Floats]:
+        """(mean, std) of the rating of n pairs, in rating units, each (n,).
+
+        ``users`` and ``items`` are n raw ids each (a sequence, numpy or Arrow array); ids that
+        the run does not know get the prior's prediction, as `predict` marks.
+
+        Raises:
+            ValueError: as many users as items are needed.
+        """
+        prediction = self.predict(users, items)
+        return prediction.mean, prediction.std
+
+    def predict(self, users: Any, items: Any) -> Prediction:
+        """As `score`, with both parts of the spread and which ids are known."""
+        u, i = self.users.lookup(users), self.items.lookup(items)
+        if len(u) != len(i):
+            raise ValueError(f"as many users as items are needed, got {len(u)} and {len(i)}")
+        known_user, known_item = _known(self.users, u), _known(self.items, i)
+        mean, epistemic = np.empty(len(u)), np.empty(len(u))
+        chunk = self.pairs_at_once
+        weights = self.weights.numpy()
+        for start in range(0, len(u), chunk):
+            part = slice(start, start + chunk)
+            mu, extra = self._rates(u[part], i[part], known_user[part], known_item[part])
+            mean[part] = mu @ weights
+            away = mu - mean[part, None]
+            epistemic[part] = (away * away + extra) @ weights
+        std = np.sqrt(epistemic + self.model.variance(mean))
+        return Prediction(mean, std, np.sqrt(epistemic), known_user, known_item)
+
+    @property
+    def pairs_at_once(self) -> int:
+        """How many pairs are worth scoring together."""
+        return max(1, _GATHERED_NUMBERS // (self.w.shape[1] * self.w.shape[2]))
+
+    def rates(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
+        """The rate of n pairs of known indices under every draw, (n, S)."""
+        mu = (self.w[torch.from_numpy(users)] * self.h[torch.from_numpy(items)]).sum(2)
+        return mu.double().numpy()
+
+    def _rates(
+        self,
+        users: NDArray[np.int64],
+        items: NDArray[np.int64],
+        known_user: NDArray[np.bool_],
+        known_item: NDArray[np.bool_],
+    ) -> tuple[Floats, Floats]:
+        """Mean and variance, given each draw, of the rate: (n, S) each.
+
+        For independent w, h: Var[sum_k w_k h_k] = sum_k E[w_k^2] E[h_k^2] - (E[w_k] E[h_k])^2,
+        0 where both are known.
+        """
+        mu = self.rates(np.where(known_user, users, 0), np.where(known_item, items, 0))
+        variance = np.zeros_like(mu)
+        cold = ~(known_user & known_item)
+        if cold.any():
+            model = self.model
+            w, w2 = _moments(self.w, users[cold], known_user[cold], model.prior_rate_w)
+            h, h2 = _moments(self.h, items[cold], known_item[cold], model.prior_rate_h)
+            mu[cold] = (w * h).sum(2).numpy()
+            variance[cold] = (w2 * h2 - (w * h).square()).sum(2).numpy()
+        return mu, variance
+
+
+def poisson_nmf(config: dict[str, Any]) -> PoissonNMF:
+    """The model of a resolved configuration."""
+    return PoissonNMF(
+        rank=config["rank"],
+        counts_per_unit=config["counts_per_unit"],
+        prior_rate_w=config["prior_rate_w"],
+        prior_rate_h=config["prior_rate_h"],
+    )
+
+
+def _known(vocabulary: Vocabulary, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    known: NDArray[np.bool_] = (index >= 0) & (vocabulary.counts[np.maximum(index, 0)] > 0)
+    return known
+
+
+def _moments(
+    factor: Tensor, index: NDArray[np.int64], known: NDArray[np.bool_], rate: float
+) -> tuple[Tensor, Tensor]:
+    """E[theta], E[theta^2] of rows under each draw, (n, S, K) each; Exponential where unknown."""
+    unknown = torch.from_numpy(~known)
+    first = factor[torch.from_numpy(np.where(known, index, 0))].double()
+    second = first.square()
+    first[unknown], second[unknown] = 1.0 / rate, 2.0 / rate**2
+    return first, second

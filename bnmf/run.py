@@ -1,0 +1,312 @@
+"""The run folder: everything that one training run leaves on disk.
+
+    config.toml                  the resolved configuration, fit for ``--config``
+    manifest.json                status, dataset, shape, versions
+    users.parquet items.parquet  raw ids in index order, with their training counts
+    metrics.jsonl                one line a sweep; the same bytes however often a run is resumed
+    timings.jsonl                seconds, one line a sweep: the only file that is not reproducible
+    checkpoints/                 the last two states to go on from; the final one at the end
+    draws/                       kept (W, H), and index.json with their weights and hashes
+    predictions/                 held-out ratings with their predictive mean and spread
+    report.json                  how good the predictions are
+
+Every file is written beside its place and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import torch
+from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file, replace_folder
+from safetensors.torch import load, save
+from torch import Tensor
+
+from bnmf.pool import Tensors
+from bnmf.training import Progress
+
+FORMAT = 1
+
+
+class Run:
+    """A run folder that exists.
+
+    Raises:
+        InputError: on opening, the folder is not a run or its manifest is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / "manifest.json").is_file():
+            raise InputError(f"{path} is not a run folder: it has no manifest.json")
+        self.manifest = read_json(path / "manifest.json")
+        if self.manifest.get("format") != FORMAT:
+            raise InputError(
+                f"{path} has run format {self.manifest.get('format')}, this bnmf reads {FORMAT}"
+            )
+
+    @staticmethod
+    def create(
+        path: Path, config_toml: str, manifest: Mapping[str, Any], vocabularies: Iterable[Path]
+    ) -> Run:
+        """A new run folder, with copies of the dataset's vocabularies.
+
+        Raises:
+            InputError: ``path`` exists and is not empty.
+        """
+        with replace_folder(path) as folder:
+            (folder / "config.toml").write_text(config_toml, encoding="utf-8")
+            for vocabulary in vocabularies:
+                shutil.copyfile(vocabulary, folder / vocabulary.name)
+            write_json(folder / "manifest.json", {"format": FORMAT, **manifest})
+        return Run(path)
+
+    @property
+    def status(self) -> str:
+        """running, interrupted, diverged or finished."""
+        return str(self.manifest["status"])
+
+    def set_status(self, status: str) -> None:
+        """Write a new status."""
+        self.manifest["status"] = status
+        write_json(self.path / "manifest.json", self.manifest)
+
+    # Draws
+
+    def draws(self) -> list[dict[str, Any]]:
+        """The kept draws, oldest first: file, sweep, weight, sha256."""
+        index = self.path / "draws" / "index.json"
+        return list(read_json(index)["draws"]) if index.exists() else []
+
+    def load_draw(self, entry: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """W (I, K) and H (J, K) of one entry of `draws`.
+
+        Raises:
+            InputError: the file is missing or not the one that was written.
+        """
+        path = self.path / "draws" / str(entry["file"])
+        tensors = load_tensors(path, str(entry["sha256"]))
+        return tensors["W"], tensors["H"]
+
+    def add_draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+        """Keep a draw; the same sweep's is replaced."""
+        name = f"sweep-{sweep:06d}.safetensors"
+        digest = save_tensors(self.path / "draws" / name, {"W": w, "H": h})
+        self._index_draws(
+            [
+                *(entry for entry in self.draws() if entry["sweep"] < sweep),
+                {"file": name, "sweep": sweep, "weight": weight, "sha256": digest},
+            ]
+        )
+
+    def _index_draws(self, entries: list[dict[str, Any]]) -> None:
+        write_json(self.path / "draws" / "index.json", {"draws": entries})
+
+    # Checkpoints
+
+    def save_checkpoint(self, progress: Progress, snapshot: Mapping[str, Tensors]) -> None:
+        """Commit a checkpoint: one file a block, the manifest with their hashes last."""
+        final = self._checkpoint(progress.sweep)
+        if final.exists():
+            shutil.rmtree(final)
+        with replace_folder(final) as folder:
+            hashes = {
+                name: save_tensors(folder / f"{name}.safetensors", tensors)
+                for name, tensors in snapshot.items()
+            }
+            write_json(folder / "manifest.json", {"progress": asdict(progress), "sha256": hashes})
+        self.prune_checkpoints(keep=2)
+
+    def load_checkpoint(self) -> tuple[Progress, dict[str, Tensors]] | None:
+        """The newest checkpoint that is whole, or None when there is none.
+
+        Raises:
+            InputError: there are checkpoints, all of them damaged.
+        """
+        problem: InputError | None = None
+        for folder in reversed(self._checkpoints()):
+            try:
+                manifest = read_json(folder / "manifest.json")
+                snapshot = {
+                    name: load_tensors(folder / f"{name}.safetensors", digest)
+                    for name, digest in manifest["sha256"].items()
+                }
+                return Progress(**manifest["progress"]), snapshot
+            except InputError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Delete all but the newest."""
+        for old in self._checkpoints()[:-keep]:
+            shutil.rmtree(old)
+
+    def _checkpoint(self, sweep: int) -> Path:
+        return self.path / "checkpoints" / f"sweep-{sweep:06d}"
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("sweep-??????*[0-9]"))
+
+    def rewind(self, sweep: int) -> None:
+        """Drop what was written after ``sweep``, so that going on from there adds it anew."""
+        kept = []
+        for entry in self.draws():
+            if entry["sweep"] <= sweep:
+                kept.append(entry)
+            else:
+                (self.path / "draws" / str(entry["file"])).unlink(missing_ok=True)
+        if kept or (self.path / "draws").exists():
+            self._index_draws(kept)
+        for log in ("metrics.jsonl", "timings.jsonl"):
+            path = self.path / log
+            if path.exists():
+                whole = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+                with replace_file(path) as temporary:
+                    temporary.write_text(
+                        "".join(line for line in whole if json.loads(line)["sweep"] <= sweep)
+                    )
+
+
+class SweepEvent(NamedTuple):
+    """What a listener hears after every sweep."""
+
+    sweep: int  # counted from 1
+    sweeps: int
+    seconds: float  # since training began in this process
+    seconds_left: float
+    ratings_per_second: float
+    metrics: Mapping[str, float | None]
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Flat, for a line of JSON."""
+        return {
+            "sweep": self.sweep,
+            "sweeps": self.sweeps,
+            "seconds": round(self.seconds, 3),
+            "seconds_left": round(self.seconds_left, 1),
+            "ratings_per_second": round(self.ratings_per_second),
+            **self.metrics,
+        }
+
+
+Listener = Callable[[SweepEvent], None]
+
+
+class RunRecorder:
+    """Writes one chain's results into a run folder (`training.Recorder`)."""
+
+    def __init__(
+        self,
+        run: Run,
+        listener: Listener,
+        checkpoint_seconds: float,
+        sweeps: int,
+        ratings: int,  # that a sweep takes in
+    ) -> None:
+        self._run = run
+        self._listener = listener
+        self._checkpoint_seconds = checkpoint_seconds
+        self._sweeps, self._ratings = sweeps, ratings
+        self._done = 0
+        self._began = self._committed = time.monotonic()
+        self._metrics = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._timings = (run.path / "timings.jsonl").open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the logs."""
+        self._metrics.close()
+        self._timings.close()
+
+    def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
+        """Append a line and tell the listener."""
+        seconds = time.monotonic() - self._began
+        self._done += 1
+        _append(self._metrics, {"sweep": sweep, **values})
+        _append(self._timings, {"sweep": sweep, "seconds": round(seconds, 4)})
+        a_sweep = seconds / self._done
+        self._listener(
+            SweepEvent(
+                sweep,
+                self._sweeps,
+                seconds,
+                (self._sweeps - sweep) * a_sweep,
+                self._ratings / a_sweep,
+                values,
+            )
+        )
+
+    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+        """Keep a draw."""
+        self._run.add_draw(sweep, weight, w, h)
+
+    def checkpoint_due(self) -> bool:
+        """Whether the time between checkpoints has passed."""
+        return time.monotonic() - self._committed >= self._checkpoint_seconds
+
+    def checkpoint(self, progress: Progress, snapshot: Mapping[str, Tensors]) -> None:
+        """Commit a checkpoint."""
+        self._run.save_checkpoint(progress, snapshot)
+        self._committed = time.monotonic()
+
+
+def _append(log: TextIO, line: Mapping[str, object]) -> None:
+    log.write(json.dumps(line) + "\n")
+    log.flush()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        InputError: missing, or not a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}; restore it or train again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged: it holds no JSON object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, replacing the file at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def save_tensors(path: Path, tensors: Tensors) -> str:
+    """Write a safetensors file, replacing it at once; returns its sha256."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    with replace_file(path) as temporary:
+        temporary.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_tensors(path: Path, sha256: str) -> dict[str, torch.Tensor]:
+    """Read a safetensors file that `save_tensors` wrote.
+
+    Raises:
+        InputError: missing, cut short, or changed since.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; train again") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise InputError(f"{path} is damaged (its sha256 differs): restore it or train again")
+    return load(content)

@@ -1,0 +1,209 @@
+"""Bad input: one line that names the place and the way out, exit code 2, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bnmf.run import Run, save_tensors
+from tests.conftest import Command
+
+QUICK = ("--rank", "3", "--sweeps", "12", "--blocks", "2", "--thin", "3")
+
+
+def trained(bnmf: Command, data: Path, out: Path) -> Path:
+    outcome = bnmf("train", "--data", data, "--out", out, *QUICK)
+    assert outcome.code == 0, outcome.err
+    return out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--rank", "0"), ("--rank", "greater")),
+        (("--rank", "51"), ("--rank 51", "50 items", "at most 50")),
+        (("--rank", "two"), ("--rank",)),
+        (("--step-size", "-0.1"), ("--step-size",)),
+        (("--step-size", "nan"), ("--step-size",)),
+        (("--step-size", "inf"), ("--step-size",)),
+        (("--blocks", "60"), ("--blocks", "60")),
+        (("--blocks", "0"), ("--blocks",)),
+        (("--sweeps", "0"), ("--sweeps",)),
+        (("--burn-in", "500"), ("--burn-in 500", "--sweeps")),
+        (("--temperature", "-1"), ("--temperature",)),
+        (("--counts-per-unit", "0"), ("--counts-per-unit",)),
+        (("--schedule", "polynomial:0.4:1"), ("schedule", "GAMMA")),
+        (("--schedule", "cosine"), ("schedule", "cosine")),
+        (("--sampler", "gibbs"), ("--sampler", "gibbs", "sgld")),
+        (("--transform", "sigmoid"), ("--transform", "softplus")),
+        (("--domain", "mirror"), ("--domain mirror", "--sampler sgld")),
+        (("--model", "svd"), ("--model",)),
+        (("--preset", "fast"), ("--preset fast", "corv-paper")),
+        (("--split", "0.8:0.2"), ("--split",)),
+        (("--split", "0.8:0.1:0.2"), ("--split", "1")),
+        (("--split", "0:0.5:0.5"), ("--split",)),
+        (("--split", "a:b:c"), ("--split",)),
+        (("--folds", "5"), ("--fold",)),
+        (("--folds", "5", "--fold", "6"), ("--fold",)),
+        (("--no-such-flag",), ("--no-such-flag",)),
+        (("--config", "nowhere.toml"), ("--config nowhere.toml",)),
+        (("--resume",), ("no-run", "not a run folder")),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_flags(
+    bnmf: Command,
+    ratings_csv: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "no-run", *flags)
+    outcome.refused(*words)
+    assert not (tmp_path / "no-run").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rank = 3\nrnk = 4\n", ("config.toml: rnk", "spelling")),
+        ("rank = -3\n", ("config.toml: rank", "-3")),
+        ("rank = \n", ("config.toml", "TOML")),
+        ("rank = 'three'\n", ("config.toml: rank", "three")),
+    ],
+)
+def test_config_files(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    bnmf(
+        "train", "--data", ratings_csv, "--config", tmp_path / "config.toml",
+        "--out", tmp_path / "run",
+    ).refused(*words)  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_needs_data(bnmf: Command) -> None:
+    bnmf("train").refused("--data", "required")
+    bnmf("train", "--data", "ml-2m").refused("ml-2m", "ml-1m")
+    bnmf("train", "--resume").refused("--resume", "--out")
+
+
+def test_negative_and_zero_ratings_do_not_suit_poisson(bnmf: Command, tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    rows = [f"{u},{i},{(u * i) % 5 - 1}" for u in range(20) for i in range(10)]
+    path.write_text("user,item,rating\n" + "\n".join(rows))
+    bnmf("train", "--data", path, "--out", tmp_path / "run", *QUICK).refused("-1", "poisson-nmf")
+    path.write_text("user,item,rating\n" + "\n".join(f"{n},{n % 7},0" for n in range(50)))
+    bnmf("train", "--data", path, "--out", tmp_path / "run", *QUICK).refused("all", "0")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_folder_is_never_overwritten(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    bnmf("train", "--data", ratings_csv, "--out", tmp_path / "mine").refused("--out", "exists")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_resume_takes_the_runs_own_configuration_and_data(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    bnmf("train", "--out", run, "--resume", "--rank", "4").refused("--rank 4", "3")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["status"] = "interrupted"
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    lines = ratings_csv.read_text().splitlines()
+    ratings_csv.write_text("\n".join(lines[:-1]))
+    bnmf("train", "--out", run, "--resume").refused(str(run), "another dataset")
+
+
+def test_folders_that_are_no_runs(bnmf: Command, tmp_path: Path) -> None:
+    pairs = tmp_path / "p.csv"
+    pairs.write_text("user,item\n1,2\n")
+    for folder in (tmp_path / "nowhere", tmp_path):
+        bnmf("evaluate", folder).refused(str(folder), "not a run folder")
+        bnmf("score", folder, "--pairs", pairs, "--out", tmp_path / "s").refused("not a run folder")
+    (tmp_path / "manifest.json").write_text("{")
+    bnmf("evaluate", tmp_path).refused("manifest.json", "damaged")
+    (tmp_path / "manifest.json").write_text('{"format": 99}')
+    bnmf("evaluate", tmp_path).refused("99")
+
+
+def test_damaged_draws(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    pairs, out = tmp_path / "p.csv", tmp_path / "s.parquet"
+    pairs.write_text("user,item\nu1,100\n")
+    draw = sorted((run / "draws").glob("*.safetensors"))[0]
+    whole = draw.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-3] ^= 1
+    for content in (whole[: len(whole) // 2], b"", bytes(flipped)):
+        draw.write_bytes(content)
+        bnmf("score", run, "--pairs", pairs, "--out", out).refused(draw.name, "train again")
+    draw.unlink()
+    bnmf("score", run, "--pairs", pairs, "--out", out).refused(draw.name)
+    digest = save_tensors(draw, {"W": torch.zeros(2, 3), "H": torch.zeros(2, 3)})
+    index = json.loads((run / "draws" / "index.json").read_text())
+    index["draws"][0]["sha256"] = digest
+    (run / "draws" / "index.json").write_text(json.dumps(index))
+    bnmf("score", run, "--pairs", pairs, "--out", out).refused(draw.name, "not a draw of this run")
+    shutil.rmtree(run / "draws")
+    bnmf("score", run, "--pairs", pairs, "--out", out).refused("no draws")
+    assert not out.exists()
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    run = Run(trained(bnmf, ratings_csv, tmp_path / "run"))
+    progress, snapshot = run.load_checkpoint() or pytest.fail("no checkpoint")
+    newer = type(progress)(progress.sweep + 1, progress.row_curvature, progress.col_curvature)
+    run.save_checkpoint(newer, snapshot)
+    assert (run.load_checkpoint() or pytest.fail())[0] == newer
+    for path in (run.path / "checkpoints" / "sweep-000013").glob("row-000*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert (run.load_checkpoint() or pytest.fail())[0] == progress
+
+
+def test_damaged_predictions(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    path = run / "predictions" / "test.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    bnmf("evaluate", run).refused("test.parquet", "train again")
+    path.unlink()
+    bnmf("evaluate", run).refused("test.parquet")
+
+
+def test_a_full_disk(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up while a draw is written: one line, and the run can be resumed."""
+    out = tmp_path / "run"
+    write_bytes = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "sweep-000009" in path.name:
+            write_bytes(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write_bytes(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        outcome = bnmf("train", "--data", ratings_csv, "--out", out, *QUICK)
+    outcome.refused("disk is full", "sweep-000009")
+    assert all(
+        "sweep" not in p.name or p.suffix == ".safetensors" for p in (out / "draws").iterdir()
+    )
+    assert bnmf("train", "--out", out, "--resume").code == 0
+    assert bnmf("evaluate", out).code == 0

@@ -1,0 +1,261 @@
+"""The main job end to end, on the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from tests.conftest import Command
+
+QUICK = ("--rank", "3", "--sweeps", "24", "--blocks", "2", "--threads", "2")
+
+
+def train(bnmf: Command, data: Path, out: Path, *flags: object) -> dict:
+    outcome = bnmf("train", "--data", data, "--out", out, *QUICK, "--json", *flags)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def contents(run: Path) -> dict[str, str]:
+    """A hash of every file that must be the same however the run was made."""
+    return {
+        str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name != "timings.jsonl"
+    }
+
+
+def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = train(bnmf, ratings_csv, out)
+    assert set(result) == {"run", "test", "valid", "baselines"}
+    assert set(result["test"]) == {"rmse", "mae", "log_predictive_density", "coverage", "count"}
+    assert set(result["test"]["coverage"]) == {"50", "80", "90", "95"}
+    assert (result["test"]["count"], result["valid"]["count"]) == (175, 175)
+
+    evaluated = bnmf("evaluate", out, "--json")
+    assert evaluated.code == 0
+    assert json.loads(evaluated.out) == {k: v for k, v in result.items() if k != "run"}
+
+    raw = {
+        (row["user"], row["item"]): row["rating"]
+        for row in pyarrow.csv.read_csv(ratings_csv).to_pylist()
+    }
+    table = pq.read_table(out / "predictions" / "test.parquet")
+    for row in table.to_pylist():
+        assert raw[row["user"], row["item"]] == row["rating"]
+    error = table["rating"].to_numpy().astype(float) - table["mean"].to_numpy()
+    assert result["test"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-12)
+    assert result["test"]["mae"] == pytest.approx(np.mean(np.abs(error)), rel=1e-12)
+
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["sweep"] for line in lines] == list(range(1, 25))
+    assert lines[-1]["test_rmse_mean"] == pytest.approx(result["test"]["rmse"], rel=1e-6)
+
+
+def test_running_average_is_the_mean_over_every_sweep_after_burn_in(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    """With --thin 1 every averaged sweep is a kept draw: brute force over the draws agrees."""
+    out = tmp_path / "run"
+    train(bnmf, ratings_csv, out, "--thin", "1", "--schedule", "polynomial:0.6:5")
+    table = pq.read_table(out / "predictions" / "test.parquet")
+    users = pq.read_table(out / "users.parquet")
+    items = pq.read_table(out / "items.parquet")
+    u = [users["id"].to_pylist().index(x) for x in table["user"].to_pylist()]
+    i = [items["id"].to_pylist().index(x) for x in table["item"].to_pylist()]
+    index = json.loads((out / "draws" / "index.json").read_text())["draws"]
+    assert [entry["sweep"] for entry in index] == list(range(7, 25))
+    weights = np.array([entry["weight"] for entry in index])
+    np.testing.assert_allclose(weights, [(1 + t / 5) ** -0.6 for t in range(6, 24)], rtol=1e-12)
+    rates = []
+    for entry in index:
+        draw = load_file(out / "draws" / entry["file"])
+        rates.append(np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i]))
+    mean = np.average(rates, axis=0, weights=weights)
+    variance = np.average((np.array(rates) - mean) ** 2, axis=0, weights=weights)
+    np.testing.assert_allclose(table["mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(table["std_epistemic"], np.sqrt(variance), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(table["std"], np.sqrt(variance + mean / 4.0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("flags", [(), ("--batch-size", "50", "--local-steps", "2")])
+def test_the_thread_count_changes_no_bit(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    runs = []
+    for threads in (1, 2, 4):
+        out = tmp_path / f"run-{threads}"
+        train(bnmf, ratings_csv, out, "--blocks", "4", "--threads", threads, *flags)
+        runs.append({k: v for k, v in contents(out).items() if k != "config.toml"})
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_config_file_reproduces_the_run(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    train(bnmf, ratings_csv, tmp_path / "a", "--seed", "3", "--sampler", "sgld")
+    again = bnmf("train", "--config", tmp_path / "a" / "config.toml", "--out", tmp_path / "b")
+    assert again.code == 0, again.err
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    other = bnmf(
+        "train", "--config", tmp_path / "a" / "config.toml", "--seed", "4", "--out", tmp_path / "c"
+    )
+    assert other.code == 0
+    assert contents(tmp_path / "c") != contents(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--transform", "exp"),
+        ("--transform", "icll"),
+        ("--sampler", "sgld"),
+        ("--sampler", "sgld", "--domain", "mirror"),
+        ("--sampler", "sgld", "--temperature", "0"),
+        ("--split", "0.8:0:0.2"),
+        ("--folds", "5", "--fold", "2"),
+        ("--split-by", "time"),
+    ],
+    ids=" ".join,
+)
+def test_every_way_to_sample_beats_the_global_mean(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    result = train(bnmf, ratings_csv, tmp_path / "run", "--sweeps", "150", *flags)
+    assert result["test"]["rmse"] < 0.95 * result["baselines"]["test"]["global_mean"]["rmse"]
+
+
+def test_training_on_everything_needs_no_held_out_ratings(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    result = train(bnmf, ratings_csv, tmp_path / "run", "--split", "1:0:0")
+    assert result["baselines"] == {} and "test" not in result
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\nu1,100\n")
+    assert bnmf("score", tmp_path / "run", "--pairs", pairs, "--out", tmp_path / "s").code == 0
+
+
+def start(data: Path, out: Path, config: Path) -> subprocess.Popen[str]:
+    """A training process of its own, slow enough to be stopped half-way."""
+    config.write_text("checkpoint_seconds = 0.2\n")
+    arguments = ["train", "--data", data, "--out", out, "--config", config]
+    arguments += ["--rank", "3", "--blocks", "2", "--sweeps", "3000", "--thin", "100"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "bnmf.cli.main", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "BNMF_DATA_DIR": ""},
+    )
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def sweeps(run: Path) -> int:
+    log = run / "metrics.jsonl"
+    return log.read_text().count("\n") if log.exists() else 0
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_runs_end_byte_for_byte_alike(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    straight = start(ratings_csv, tmp_path / "straight", config)
+    assert straight.communicate()[1] is not None and straight.returncode == 0
+
+    stopped = tmp_path / "stopped"
+    killed = start(ratings_csv, stopped, config)
+    wait_until(lambda: len(list((stopped / "checkpoints").glob("sweep-*[0-9]"))) > 1, killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL and sweeps(stopped) < 3000
+
+    before = sweeps(stopped)
+    command = [sys.executable, "-m", "bnmf.cli.main", "train", "--out", str(stopped), "--resume"]
+    interrupted = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: sweeps(stopped) > before + 200, interrupted)
+    interrupted.send_signal(signal.SIGINT)
+    message = interrupted.communicate()[1].splitlines()[-1]
+    assert interrupted.returncode == 130, message
+    assert message.startswith("error: stopped after sweep") and "--resume" in message
+
+    finished = bnmf("train", "--out", stopped, "--resume", "--threads", "1")
+    assert finished.code == 0, finished.err
+    assert contents(stopped) == contents(tmp_path / "straight")
+    assert bnmf("train", "--out", stopped, "--resume").code == 0
+    assert contents(stopped) == contents(tmp_path / "straight")
+
+
+def test_a_diverging_chain_stops_and_keeps_its_last_checkpoint(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    config = tmp_path / "config.toml"
+    config.write_text("checkpoint_seconds = 0\n")
+    outcome = bnmf(
+        "train", "--data", ratings_csv, "--out", out, "--config", config, "--step-size", "1.2"
+    )
+    outcome.refused("non-finite at sweep", "lower --step-size")
+    evaluated = bnmf("evaluate", out)
+    evaluated.refused("diverged")
+    at = int(outcome.err.split("at sweep ")[1].split(":")[0])
+    kept = sorted(path.name for path in (out / "checkpoints").iterdir())
+    assert not kept or kept[-1] == f"sweep-{at - 1:06d}"
+
+
+def test_predictions_of_the_demo_lie_above_its_floor(bnmf: Command, tmp_path: Path) -> None:
+    outcome = bnmf("train", "--data", "demo", "--out", tmp_path / "run", "--sweeps", "60", "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
+    for part in ("valid", "test"):
+        floor = report["baselines"][part]["true_rates"]["rmse"]
+        assert floor < report[part]["rmse"] < report["baselines"][part]["global_mean"]["rmse"]
+
+
+def test_python_gives_what_the_command_line_gives(ratings_csv: Path, tmp_path: Path) -> None:
+    import bnmf as package
+
+    run = package.train(
+        str(ratings_csv), out=tmp_path / "run", rank=3, sweeps=24, blocks=2, threads=1
+    )
+    posterior = package.Posterior.load(run.path)
+    test = pq.read_table(run.path / "predictions" / "test.parquet")
+    mean, std = posterior.score(test["user"], test["item"])
+    assert mean.shape == std.shape == (len(test),)
+    assert np.corrcoef(mean, test["mean"].to_numpy())[0, 1] > 0.9
+    as_list, _ = posterior.score(test["user"].to_pylist(), pa.array(test["item"].to_pylist()))
+    np.testing.assert_array_equal(as_list, mean)
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_the_defaults_are_good_on_ml_1m(
+    bnmf: Command, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BNMF_DATA_DIR", str(real_data))
+    flags = ("--split", "0.8:0:0.2", "--rank", "20", "--out", tmp_path / "run", "--json")
+    outcome = bnmf("train", "--data", "ml-1m", *flags)
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
+    assert 0.84 < report["test"]["rmse"] <= 0.862
+    assert report["baselines"]["test"]["biases"]["rmse"] == pytest.approx(0.909, abs=0.004)
