@@ -14,12 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from data_pipeline.dataset import Dataset, RatingColumns
-from data_pipeline.errors import InputError
-from data_pipeline.files import replace_file
-from data_pipeline.ingest import prepare
-from data_pipeline.sources import Columns
-from data_pipeline.split import split_from_flags
 
 import bnmf
 from bnmf.blocks import Pattern, RatingBlock
@@ -38,6 +32,12 @@ from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import ChainDiverged, Interrupted, Job, run
 from bnmf.transforms import TRANSFORMS
+from data_pipeline.dataset import Dataset, RatingColumns
+from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file
+from data_pipeline.ingest import prepare
+from data_pipeline.sources import Columns
+from data_pipeline.split import split_from_flags
 
 HELD_OUT = ("valid", "test")
 
@@ -174,7 +174,6 @@ def _dataset(config: TrainConfig, progress: Callable[..., None] | None) -> Datas
         seed=config.seed,
         blocks=config.blocks,
         duplicates=config.duplicates,
-        test_file=config.test_file,
         columns=Columns(config.user_col, config.item_col, config.rating_col, config.time_col),
         progress=progress,
     )

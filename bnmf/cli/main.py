@@ -10,10 +10,10 @@ import sys
 
 import click
 import typer
-from data_pipeline.errors import InputError
 
 from bnmf.cli import data, evaluate, score, train
 from bnmf.training import ChainDiverged, Interrupted
+from data_pipeline.errors import InputError
 
 app = typer.Typer(
     name="bnmf",
@@ -62,3 +62,7 @@ def run(arguments: list[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

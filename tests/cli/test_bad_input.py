@@ -144,7 +144,7 @@ def test_damaged_draws(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None
     run = trained(bnmf, ratings_csv, tmp_path / "run")
     pairs, out = tmp_path / "p.csv", tmp_path / "s.parquet"
     pairs.write_text("user,item\nu1,100\n")
-    draw = sorted((run / "draws").glob("*.safetensors"))[0]
+    draw = min((run / "draws").glob("*.safetensors"))
     whole = draw.read_bytes()
     flipped = bytearray(whole)
     flipped[-3] ^= 1

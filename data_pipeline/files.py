@@ -1,0 +1,51 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write to; renamed into place when all went well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replace_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path`` to fill; renamed into place when all went well.
+
+    Raises:
+        InputError: ``path`` exists and is not an empty folder, or cannot be made.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} exists: remove it or name another folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}; name another") from error
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cache_dir() -> Path:
+    """Where downloads and ingested datasets are kept: XDG_CACHE_HOME/bnmf, or ~/.cache/bnmf."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "bnmf"

@@ -1,0 +1,410 @@
+"""Ratings and pairs out of csv, tsv, `::`, Parquet and Netflix files, batch by batch."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from data_pipeline.errors import InputError
+from data_pipeline.vocabulary import as_ids
+
+BLOCK_BYTES = 8 << 20
+BATCH_ROWS = 1 << 19
+TEXT_ID = pa.dictionary(pa.int32(), pa.string())
+
+NAMES = {
+    "user": ("user", "userid", "uid", "customer", "customerid", "reviewerid", "userindex"),
+    "item": (
+        "item", "itemid", "iid", "movie", "movieid", "film", "filmid", "product", "productid",
+        "isbn", "asin", "book", "bookid", "track", "trackid", "song", "songid", "artist", "artistid",
+    ),
+    "rating": ("rating", "ratings", "score", "stars", "value", "overall", "count", "plays"),
+    "time": ("timestamp", "time", "date", "datetime", "ts", "unixtime", "unixreviewtime"),
+}  # fmt: skip
+FLAGS = {role: f"--{role}-col" for role in NAMES}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns, where the usual headers do not say."""
+
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of ratings: on disk, compressed, or a member of a zip."""
+
+    name: str  # for people
+    open: Callable[[], IO[bytes]]
+
+    @property
+    def is_parquet(self) -> bool:
+        """By its name."""
+        return self.name.endswith((".parquet", ".pq"))
+
+
+def file_at(path: Path) -> File:
+    """A plain or gzipped file.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: check the path")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty: it holds no ratings")
+    if path.suffix == ".gz":
+        return File(str(path), lambda: gzip.open(path))
+    return File(str(path), lambda: path.open("rb"))
+
+
+def files_in_zip(path: Path, wanted: Callable[[str], bool]) -> list[File]:
+    """The members of a zip that are wanted, streamed, never unpacked.
+
+    Raises:
+        InputError: no zip, a truncated one, or a member that would escape its folder.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError) as error:
+        raise InputError(f"{path} is no whole zip file ({error}): fetch it again") from error
+    for name in names:
+        posix = PurePosixPath(name.replace("\\", "/"))
+        if posix.is_absolute() or ".." in posix.parts or re.match(r"^[A-Za-z]:", name):
+            raise InputError(
+                f"{path} holds '{name}', which would escape its folder: do not trust it"
+            )
+
+    def opener(name: str) -> Callable[[], IO[bytes]]:
+        return lambda: zipfile.ZipFile(path).open(name)
+
+    return [File(f"{path}:{name}", opener(name)) for name in sorted(names) if wanted(name)]
+
+
+def read(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Batches with one column a role: user, item int64 or dictionary; rating, time if present.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column, or holds a value that is no rating.
+    """
+    try:
+        yield from (_parquet if file.is_parquet else _text)(file, columns, roles)
+    except InputError:
+        raise
+    except (pa.ArrowException, EOFError, zlib.error, zipfile.BadZipFile, OSError) as error:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{file.name} is damaged or cut short ({reason}): fetch it again"
+        ) from error
+
+
+# Parquet
+
+
+def _parquet(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    parquet = pq.ParquetFile(file.open(), page_checksum_verification=True)
+    found = _find(file, parquet.schema_arrow.names, columns, roles)
+    start = 0
+    for batch in parquet.iter_batches(BATCH_ROWS, columns=list(found.values())):
+        arrays: dict[str, pa.Array] = {}
+        for role, name in found.items():
+            column = batch.column(name)
+            if role in ("user", "item"):
+                try:
+                    arrays[role] = as_ids(column)
+                except InputError as error:
+                    raise InputError(f"{file.name}, column {name}: {error}") from error
+            elif role == "rating":
+                arrays[role] = _to_float(file, name, column)
+            else:
+                arrays[role] = to_seconds(file, name, column)
+        yield _checked(file, arrays, start)
+        start += batch.num_rows
+
+
+def _to_float(file: File, name: str, column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{file.name}, column {name}: ratings must be numbers, not {column.type} ({error})"
+        ) from error
+
+
+def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
+    """Times as int64 seconds since 1970."""
+    kind = column.type
+    try:
+        if pa.types.is_string(kind) or pa.types.is_date(kind):
+            column = column.cast(pa.timestamp("s"))
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("s"), safe=False)
+        return column.cast(pa.int64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{file.name}, column {name}: times must be seconds or ISO dates ({error})"
+        ) from error
+
+
+# Text
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the lines of a text file are made up."""
+
+    delimiter: str
+    header: bool
+    fields: list[str]
+    roles: dict[str, str]  # role -> field
+
+
+def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    layout, first = _layout(file, columns, roles)
+    doubled = layout.delimiter == "::"
+    names = layout.fields
+    if doubled:  # one colon ends a field, the next an empty one
+        names = [name for field in layout.fields for name in (field, f"{field}:")][:-1]
+    types: dict[str, pa.DataType] = {}
+    for role, field in layout.roles.items():
+        if role == "time":
+            types[field] = _time_type(first[layout.fields.index(field)])
+        else:
+            types[field] = pa.float64() if role == "rating" else TEXT_ID
+    with file.open() as stream:
+        try:
+            reader = pyarrow.csv.open_csv(
+                stream,
+                pyarrow.csv.ReadOptions(
+                    column_names=names, skip_rows=int(layout.header), block_size=BLOCK_BYTES
+                ),
+                pyarrow.csv.ParseOptions(
+                    delimiter=layout.delimiter[0], quote_char=False if doubled else '"'
+                ),
+                pyarrow.csv.ConvertOptions(
+                    column_types=types,
+                    include_columns=list(layout.roles.values()),
+                    null_values=["", "NA", "NULL", "null", "None"],
+                    strings_can_be_null=True,
+                ),
+            )
+            start = 0
+            for batch in reader:
+                arrays = {role: batch.column(field) for role, field in layout.roles.items()}
+                if "time" in arrays:
+                    arrays["time"] = to_seconds(file, layout.roles["time"], arrays["time"])
+                yield _checked(file, arrays, start, layout)
+                start += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise _explain(file, layout) or error from error
+
+
+def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layout, list[str]]:
+    """The layout, and the first line of data as fields."""
+    with file.open() as stream:
+        lines = [line.strip() for line in _head(stream)]
+    lines = [line for line in lines if line]
+    if not lines:
+        raise InputError(f"{file.name} is empty: it holds no ratings")
+    delimiter = next((d for d in ("::", "\t", ",", ";", "|") if d in lines[0]), " ")
+    fields = _fields(lines[0], delimiter)
+    header = len(roles) < 3 or len(fields) < 3 or not _is_number(fields[2])
+    if header:
+        found = _find(file, fields, columns, roles)
+        if len(lines) < 2:
+            raise InputError(f"{file.name} holds a header and no rows")
+        return _Layout(delimiter, True, fields, found), _fields(lines[1], delimiter)
+    if any(getattr(columns, role) for role in roles):
+        flag = next(FLAGS[role] for role in roles if getattr(columns, role))
+        raise InputError(f"{file.name} has no header line for {flag} to name a column of: add one")
+    if len(fields) > 4:
+        raise InputError(f"{file.name} has {len(fields)} columns and no header: add a header line")
+    names = ["user", "item", "rating", "time"][: len(fields)]
+    return _Layout(delimiter, False, names, {n: n for n in names if n in roles}), fields
+
+
+def _head(stream: IO[bytes]) -> list[str]:
+    start = stream.read(1 << 16)
+    try:
+        text = start.decode("utf-8-sig", errors="strict" if len(start) < 1 << 16 else "ignore")
+    except UnicodeDecodeError:
+        text = start.decode("latin-1")
+    return text.splitlines()[:3]
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    if delimiter == "::":
+        return line.split("::")
+    return [field.strip() for field in next(csv.reader([line], delimiter=delimiter))]
+
+
+def _find(
+    file: File, fields: list[str], columns: Columns, roles: tuple[str, ...]
+) -> dict[str, str]:
+    """role -> field, by the flags' names or the usual headers."""
+    plain = {re.sub(r"[^a-z0-9]", "", field.lower()): field for field in reversed(fields)}
+    found = {}
+    for role in roles:
+        wanted = getattr(columns, role)
+        if wanted is not None:
+            if wanted not in fields:
+                raise InputError(
+                    f"{file.name} has no column '{wanted}' ({FLAGS[role]}): "
+                    f"it has {', '.join(fields)}"
+                )
+            found[role] = wanted
+            continue
+        field = next((plain[name] for name in NAMES[role] if name in plain), None)
+        if field is not None:
+            found[role] = field
+        elif role != "time":
+            raise InputError(
+                f"{file.name} has no column that is called like {role}s usually are: name it by "
+                f"{FLAGS[role]}; it has {', '.join(fields)}"
+            )
+    return found
+
+
+def _time_type(example: str) -> pa.DataType:
+    if re.fullmatch(r"-?\d+", example):
+        return pa.int64()
+    return pa.float64() if _is_number(example) else pa.timestamp("s")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Checks
+
+
+def _checked(
+    file: File, arrays: dict[str, pa.Array], start: int, layout: _Layout | None = None
+) -> pa.RecordBatch:
+    """The batch, with ids there and ratings finite; ``start`` counts the rows before it."""
+    bad: int | None = None
+    for role, array in arrays.items():
+        if array.null_count:
+            bad = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        elif role == "rating":
+            finite = np.isfinite(array.to_numpy())
+            bad = None if finite.all() else int(np.flatnonzero(~finite)[0])
+        if bad is not None:
+            if layout is not None and (explained := _explain(file, layout)):
+                raise explained
+            value = array[bad].as_py()
+            shown = "missing" if value is None else repr(value)
+            raise InputError(f"{file.name}, row {start + bad + 1}: the {role} is {shown}: mend it")
+    return pa.record_batch(arrays)
+
+
+def _explain(file: File, layout: _Layout) -> InputError | None:
+    """The first line that is wrong, found by going through the file once more in Python."""
+    position = {role: layout.fields.index(field) for role, field in layout.roles.items()}
+    with file.open() as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+        for number, raw in enumerate(text, start=1):
+            line = raw.rstrip("\r\n")
+            if (number == 1 and layout.header) or not line:
+                continue
+            place = f"{file.name}, line {number}"
+            values = _fields(line, layout.delimiter)
+            if len(values) != len(layout.fields):
+                expected, got = len(layout.fields), len(values)
+                return InputError(f"{place}: {expected} fields are expected, {got} found: mend it")
+            for role, at in position.items():
+                value = values[at]
+                if value in ("", "NA", "NULL", "null", "None"):
+                    return InputError(f"{place}: the {role} is missing: mend or drop the line")
+                if role == "rating" and not (_is_number(value) and math.isfinite(float(value))):
+                    return InputError(
+                        f"{place}: the rating '{value}' is no finite number: mend or drop the line"
+                    )
+                if role == "time":
+                    try:
+                        pa.array([value]).cast(_time_type(value))
+                    except pa.ArrowInvalid:
+                        return InputError(
+                            f"{place}: the time '{value}' is neither seconds nor an ISO date"
+                        )
+    return None
+
+
+# Netflix
+
+
+def netflix_movie(file: File) -> Iterator[pa.RecordBatch]:
+    """`mv_*.txt` and `combined_data_*.txt`: a line `MOVIE:`, then `USER,RATING,DATE` lines."""
+    item: Any = None
+    for lines in _netflix_lines(file):
+        is_item = pc.ends_with(lines, ":")
+        movies = pc.if_else(is_item, pc.utf8_rtrim(lines, ":"), None)
+        movies = pc.fill_null_forward(movies)
+        if item is not None:
+            movies = pc.fill_null(movies, item)
+        item = movies[-1]
+        rows = pc.invert(is_item)
+        body = pc.filter(lines, rows)
+        # One more csv pass over the lines that are left is faster than splitting strings.
+        text = "\n".join(body.to_pylist()).encode()
+        movies = pc.filter(movies, rows)
+        if not text:
+            continue
+        try:
+            table = pyarrow.csv.read_csv(
+                io.BytesIO(text),
+                pyarrow.csv.ReadOptions(column_names=["user", "rating", "time"]),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    column_types={"user": pa.int64(), "rating": pa.float64(), "time": pa.date32()}
+                ),
+            )
+            items = movies.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{file.name} is not in Netflix's layout: {error}") from error
+        arrays = {name: table[name].combine_chunks() for name in ("user", "rating", "time")}
+        arrays["time"] = to_seconds(file, "date", arrays["time"])
+        if items.null_count:
+            raise InputError(f"{file.name} is not in Netflix's layout: it must start with 'MOVIE:'")
+        yield _checked(file, {"user": arrays["user"], "item": items, **arrays}, 0)
+
+
+def _netflix_lines(file: File) -> Iterator[pa.Array]:
+    with file.open() as stream:
+        rest = b""
+        while chunk := stream.read(BLOCK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if lines:
+                yield _decoded(lines)
+        if rest.strip():
+            yield _decoded([rest])
+
+
+def _decoded(lines: list[bytes]) -> pa.Array:
+    text = pa.array([line.rstrip(b"\r") for line in lines], pa.binary()).cast(pa.string())
+    return pc.filter(text, pc.not_equal(text, ""))

@@ -1,0 +1,123 @@
+"""Raw ids of users or items, and the contiguous indices that stand for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from data_pipeline.errors import InputError
+
+CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """n raw ids in index order; those of block b are ``offsets[b]:offsets[b + 1]``."""
+
+    ids: pa.Array  # (n,) int64 or string
+    counts: NDArray[np.int64]  # (n,) training ratings
+    offsets: NDArray[np.int64]  # (G + 1,)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def lookup(self, raw: Any) -> NDArray[np.int64]:
+        """Indices (m,) of m raw ids, -1 where unknown.
+
+        ``raw`` is a sequence, a numpy or an Arrow array of integers or strings. Ids are compared
+        as values: "12" finds 12 in a vocabulary of integers, and 12 finds "12" in one of strings.
+        """
+        found = pc.index_in(_as_type(_arrow(raw), self.ids.type), value_set=self.ids)
+        index = pc.fill_null(found, -1).cast(pa.int64())
+        result: NDArray[np.int64] = index.to_numpy(zero_copy_only=False)
+        return result
+
+    def write(self, path: Path) -> None:
+        """Write to Parquet: id, count, block, one row an index."""
+        block = np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
+        table = pa.table({"id": self.ids, "count": self.counts, "block": block})
+        pq.write_table(table, path, write_page_checksum=True)
+
+    @staticmethod
+    def read(path: Path) -> Vocabulary:
+        """The inverse of `write`.
+
+        Raises:
+            InputError: missing or damaged; names the file.
+        """
+        table = read_table(path)
+        blocks = int(table["block"][-1].as_py()) + 1
+        offsets = np.searchsorted(table["block"].to_numpy(), np.arange(blocks + 1))
+        counts: NDArray[np.int64] = table["count"].to_numpy()
+        return Vocabulary(table["id"].combine_chunks(), counts, offsets.astype(np.int64))
+
+
+def read_table(path: Path, **options: Any) -> pa.Table:
+    """A Parquet file with its page checksums verified.
+
+    Raises:
+        InputError: missing or damaged; names the file.
+    """
+    try:
+        return pq.read_table(path, page_checksum_verification=True, **options)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing: restore it, or make it again") from error
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is damaged ({reason}): restore it, or make it again") from error
+
+
+def as_ids(column: pa.Array) -> pa.Array:
+    """A column of raw ids of any type as int64 or string.
+
+    Raises:
+        InputError: a float that is no whole number, or a nested type.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return as_ids(column.cast(kind.value_type))
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InputError(f"ids must be whole numbers or text, not {kind}: {error}") from error
+    try:
+        return column.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"ids must be whole numbers or text, not {kind}") from error
+
+
+def _arrow(raw: Any) -> pa.Array:
+    if isinstance(raw, pa.ChunkedArray):
+        return raw.combine_chunks()
+    if isinstance(raw, pa.Array):
+        return raw
+    try:
+        return pa.array(raw)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([str(one) for one in raw])  # integers and text side by side
+
+
+def _as_type(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(raw.type):
+        # 12.0 is 12; anything else that is not whole is no id at all
+        raw = pc.if_else(pc.equal(raw, pc.floor(raw)), raw, None)
+    if pa.types.is_null(raw.type):
+        return raw.cast(kind)
+    raw = as_ids(raw)
+    if raw.type == kind:
+        return raw if kind == pa.int64() else pc.utf8_trim_whitespace(raw)
+    if kind == pa.string():
+        return raw.cast(pa.string())
+    trimmed = pc.utf8_trim_whitespace(raw)
+    whole = pc.match_substring_regex(trimmed, CANONICAL_INTEGER)
+    return pc.if_else(whole, trimmed, None).cast(pa.int64())
