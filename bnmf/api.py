@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 import bnmf
-from bnmf.blocks import Pattern, RatingBlock
+from bnmf.blocks import RatingBlock
 from bnmf.config import TrainConfig, combine, read_toml
 from bnmf.diagnostics import Biases, Ratings, fit_biases
 from bnmf.domains import CoRV, Domain, Mirror
@@ -274,10 +274,6 @@ def _local_pool(dataset: Dataset, parts: tuple[str, ...], threads: int) -> Local
         shape = (rows[b + 1] - rows[b], cols[c + 1] - cols[c])
         return held.user - rows[b], held.item - cols[c], held.rating, shape
 
-    def held_out(b: int, c: int, columns: RatingColumns) -> HeldOut:
-        user, item, rating, shape = local(b, c, columns)
-        return HeldOut(Pattern.from_arrays(user, item, shape), torch.from_numpy(rating))
-
     def counts(of: np.ndarray, offsets: list[int]) -> list[torch.Tensor]:
         all_counts = torch.from_numpy(of.astype(np.float32)).unsqueeze(1)
         return [all_counts[offsets[b] : offsets[b + 1]] for b in blocks]
@@ -291,7 +287,10 @@ def _local_pool(dataset: Dataset, parts: tuple[str, ...], threads: int) -> Local
             for b in blocks
         ],
         held_out={
-            part: [[held_out(b, c, x) for c, x in enumerate(dataset.part(part, b))] for b in blocks]
+            part: [
+                [HeldOut.from_arrays(*local(b, c, x)) for c, x in enumerate(dataset.part(part, b))]
+                for b in blocks
+            ]
             for part in parts
         },
         row_counts=counts(dataset.users().counts, rows),

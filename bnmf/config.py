@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from data_pipeline.errors import InputError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bnmf.schedules import Schedule
+from data_pipeline.errors import InputError
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Yokoi et al., section 6.1 and appendix C: plain CoRV-SGLD, minibatches from the whole set.
@@ -100,7 +100,7 @@ class TrainConfig(BaseModel):
         """
         rate = math.sqrt(self.rank / mean_rating)
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
-        steps = {("sgnht", "corv"): 0.15, ("sgld", "corv"): 0.05, ("sgld", "mirror"): 0.01}
+        steps = {("sgnht", "corv"): 0.1, ("sgld", "corv"): 0.03, ("sgld", "mirror"): 0.02}
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bnmf.blocks import Pattern, RatingBlock, column_block
@@ -26,6 +28,21 @@ class HeldOut(NamedTuple):
 
     pattern: Pattern
     ratings: Tensor  # (n,) float32
+
+    @staticmethod
+    def from_arrays(
+        rows: NDArray[np.integer],
+        cols: NDArray[np.integer],
+        ratings: NDArray[np.floating],
+        shape: tuple[int, int],
+    ) -> HeldOut:
+        """From local (rows, cols), each (n,), sorted by (row, col) and distinct.
+
+        Raises:
+            ValueError: as `Pattern.from_arrays`.
+        """
+        pattern = Pattern.from_arrays(rows, cols, shape)
+        return HeldOut(pattern, torch.from_numpy(ratings.astype(np.float32)))
 
 
 class BlockStatistics(NamedTuple):

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import torch
-from data_pipeline.errors import InputError
-from data_pipeline.files import replace_file, replace_folder
 from safetensors.torch import load, save
 from torch import Tensor
 
 from bnmf.pool import Tensors
 from bnmf.training import Progress
+from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file, replace_folder
 
 FORMAT = 1
 
@@ -155,7 +155,7 @@ class Run:
         return self.path / "checkpoints" / f"sweep-{sweep:06d}"
 
     def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("sweep-??????*[0-9]"))
+        return sorted((self.path / "checkpoints").glob("sweep-*"))
 
     def rewind(self, sweep: int) -> None:
         """Drop what was written after ``sweep``, so that going on from there adds it anew."""

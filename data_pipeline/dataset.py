@@ -40,7 +40,13 @@ class RatingColumns(NamedTuple):
 
     def take(self, rows: NDArray[np.int64] | slice) -> RatingColumns:
         """Some of the rows."""
-        return RatingColumns(*(None if column is None else column[rows] for column in self))
+        return RatingColumns(
+            self.user[rows],
+            self.item[rows],
+            self.rating[rows],
+            None if self.time is None else self.time[rows],
+            None if self.truth is None else self.truth[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -105,22 +111,22 @@ def is_dataset(path: Path) -> bool:
 
 def write(
     folder: Path,
-    parts: dict[str, Callable[[int, int], RatingColumns]],
+    block: Callable[[int, int, int], RatingColumns],
     users: Vocabulary,
     items: Vocabulary,
     about: dict[str, Any],
 ) -> Manifest:
-    """Fill a folder; ``parts[name](row block, column block)`` are the ratings of one block."""
+    """Fill a folder; ``block(part, row block, column block)`` are the ratings of one block."""
     blocks = len(users.offsets) - 1
     digest = hashlib.sha256()
     for vocabulary, name in ((users, "users.parquet"), (items, "items.parquet")):
         vocabulary.write(folder / name)
         digest.update(json.dumps([str(vocabulary.ids.type), vocabulary.ids.to_pylist()]).encode())
-    for part in PARTS:
+    for number, part in enumerate(PARTS):
         (folder / part).mkdir()
         for b in range(blocks):
             _write_row_block(
-                folder / part / _file_name(b), [parts[part](b, c) for c in range(blocks)], digest
+                folder / part / _file_name(b), [block(number, b, c) for c in range(blocks)], digest
             )
     manifest = Manifest(
         blocks=blocks,
@@ -153,11 +159,9 @@ def _file_name(row_block: int) -> str:
 
 
 def _columns(table: pa.Table) -> RatingColumns:
+    column = {name: table[name].to_numpy() for name in table.column_names}
     return RatingColumns(
-        *(
-            table[name].to_numpy() if name in table.column_names else None
-            for name in RatingColumns._fields
-        )
+        column["user"], column["item"], column["rating"], column.get("time"), column.get("truth")
     )
 
 

@@ -140,10 +140,7 @@ def ingest(
         blocked = _Blocked(columns, part, user_vocabulary.offsets, item_vocabulary.offsets)
         dataset.write(
             folder,
-            {
-                name: lambda b, c, number=number: blocked.block(number, b, c)
-                for number, name in enumerate(PARTS)
-            },
+            blocked.block,
             user_vocabulary,
             item_vocabulary,
             {

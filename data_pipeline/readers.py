@@ -54,7 +54,7 @@ class File:
     """One file of ratings: on disk, compressed, or a member of a zip."""
 
     name: str  # for people
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], IO[bytes] | gzip.GzipFile]
 
     @property
     def is_parquet(self) -> bool:
@@ -124,24 +124,28 @@ def read(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.Re
 
 
 def _parquet(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    parquet = pq.ParquetFile(file.open(), page_checksum_verification=True)
-    found = _find(file, parquet.schema_arrow.names, columns, roles)
-    start = 0
-    for batch in parquet.iter_batches(BATCH_ROWS, columns=list(found.values())):
-        arrays: dict[str, pa.Array] = {}
-        for role, name in found.items():
-            column = batch.column(name)
-            if role in ("user", "item"):
-                try:
-                    arrays[role] = as_ids(column)
-                except InputError as error:
-                    raise InputError(f"{file.name}, column {name}: {error}") from error
-            elif role == "rating":
-                arrays[role] = _to_float(file, name, column)
-            else:
-                arrays[role] = to_seconds(file, name, column)
-        yield _checked(file, arrays, start)
-        start += batch.num_rows
+    with file.open() as stream:
+        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+        found = _find(file, parquet.schema_arrow.names, columns, roles)
+        start = 0
+        for batch in parquet.iter_batches(BATCH_ROWS, columns=list(found.values())):
+            arrays = {
+                role: _converted(file, role, name, batch.column(name))
+                for role, name in found.items()
+            }
+            yield _checked(file, arrays, start)
+            start += batch.num_rows
+
+
+def _converted(file: File, role: str, name: str, column: pa.Array) -> pa.Array:
+    if role == "rating":
+        return _to_float(file, name, column)
+    if role == "time":
+        return to_seconds(file, name, column)
+    try:
+        return as_ids(column)
+    except InputError as error:
+        raise InputError(f"{file.name}, column {name}: {error}") from error
 
 
 def _to_float(file: File, name: str, column: pa.Array) -> pa.Array:
@@ -245,7 +249,7 @@ def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layo
     return _Layout(delimiter, False, names, {n: n for n in names if n in roles}), fields
 
 
-def _head(stream: IO[bytes]) -> list[str]:
+def _head(stream: IO[bytes] | gzip.GzipFile) -> list[str]:
     start = stream.read(1 << 16)
     try:
         text = start.decode("utf-8-sig", errors="strict" if len(start) < 1 << 16 else "ignore")

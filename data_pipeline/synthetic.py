@@ -62,11 +62,9 @@ def _expectation(rates: np.ndarray) -> np.ndarray:
 
 def _scale(chance: np.ndarray) -> float:
     """The factor at which the expected number of ratings is RATINGS."""
-    low, high = 0.0, RATINGS / chance.sum() * 100
+    low, high = 0.0, 100 * RATINGS / float(chance.sum())
     for _ in range(50):
         middle = (low + high) / 2
-        if np.minimum(1.0, middle * chance).sum() < RATINGS:
-            low = middle
-        else:
-            high = middle
-    return middle
+        enough = np.minimum(1.0, middle * chance).sum() >= RATINGS
+        low, high = (low, middle) if enough else (middle, high)
+    return high

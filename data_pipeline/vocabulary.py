@@ -35,9 +35,7 @@ class Vocabulary:
         as values: "12" finds 12 in a vocabulary of integers, and 12 finds "12" in one of strings.
         """
         found = pc.index_in(_as_type(_arrow(raw), self.ids.type), value_set=self.ids)
-        index = pc.fill_null(found, -1).cast(pa.int64())
-        result: NDArray[np.int64] = index.to_numpy(zero_copy_only=False)
-        return result
+        return np.array(pc.fill_null(found, -1), dtype=np.int64)
 
     def write(self, path: Path) -> None:
         """Write to Parquet: id, count, block, one row an index."""

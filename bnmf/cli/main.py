@@ -6,10 +6,11 @@ Exit codes: 0, 1 (failed), 2 (bad input), 130 (interrupted).
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
-import click
 import typer
+from typer.exceptions import Abort, TyperException
 
 from bnmf.cli import data, evaluate, score, train
 from bnmf.training import ChainDiverged, Interrupted
@@ -42,15 +43,15 @@ def run(arguments: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (InputError, ChainDiverged) as error:
         return _fail(str(error), 2)
-    except click.UsageError as error:
+    except TyperException as error:
         return _fail(f"{error.format_message()} (see --help)", 2)
     except Interrupted as error:
         return _fail(f"{error}; go on with --resume", 130)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
         # The reader of our output has gone; keep Python from complaining once more at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -12,7 +13,7 @@ from bnmf.predictive import LEVELS
 BASELINES = {
     "biases": "biases only",
     "global_mean": "global mean",
-    "true_rates": "true rates (the floor)",
+    "true_rates": "true rates: the floor",
 }
 
 
@@ -23,12 +24,12 @@ def show(run_path: str, report: dict[str, Any]) -> None:
         if part not in report:
             continue
         about = report[part]
-        table = Table(title=f"{part}: {about['count']:,} ratings", title_justify="left")
-        table.add_column("")
-        for name in ("RMSE", "MAE", "log density"):
-            table.add_column(name, justify="right")
-        for level in LEVELS:
-            table.add_column(f"in {level} %", justify="right")
+        table = Table(
+            title=f"{part}: {about['count']:,} ratings", title_justify="left", box=box.SIMPLE_HEAD
+        )
+        table.add_column("", no_wrap=True)
+        for name in ("RMSE", "MAE", "log density", *(f"in {level} %" for level in LEVELS)):
+            table.add_column(name, justify="right", no_wrap=True)
         table.add_row(
             "posterior mean",
             f"{about['rmse']:.4f}",

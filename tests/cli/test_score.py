@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from bnmf.config import read_toml
 from bnmf.posterior import Posterior
-from bnmf.run import Run, read_toml
+from bnmf.run import Run
 from tests.conftest import Command
 
 

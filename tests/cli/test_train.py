@@ -152,7 +152,7 @@ def start(data: Path, out: Path, config: Path) -> subprocess.Popen[str]:
     """A training process of its own, slow enough to be stopped half-way."""
     config.write_text("checkpoint_seconds = 0.2\n")
     arguments = ["train", "--data", data, "--out", out, "--config", config]
-    arguments += ["--rank", "3", "--blocks", "2", "--sweeps", "3000", "--thin", "100"]
+    arguments += ["--rank", "3", "--blocks", "2", "--sweeps", "1500", "--thin", "100"]
     return subprocess.Popen(
         [sys.executable, "-m", "bnmf.cli.main", *map(str, arguments)],
         stderr=subprocess.PIPE,
@@ -188,12 +188,12 @@ def test_killed_and_interrupted_runs_end_byte_for_byte_alike(
     wait_until(lambda: len(list((stopped / "checkpoints").glob("sweep-*[0-9]"))) > 1, killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    assert killed.returncode == -signal.SIGKILL and sweeps(stopped) < 3000
+    assert killed.returncode == -signal.SIGKILL and sweeps(stopped) < 1500
 
     before = sweeps(stopped)
     command = [sys.executable, "-m", "bnmf.cli.main", "train", "--out", str(stopped), "--resume"]
     interrupted = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: sweeps(stopped) > before + 200, interrupted)
+    wait_until(lambda: sweeps(stopped) > before + 100, interrupted)
     interrupted.send_signal(signal.SIGINT)
     message = interrupted.communicate()[1].splitlines()[-1]
     assert interrupted.returncode == 130, message
