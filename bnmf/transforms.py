@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 POSITIVE = (0.0, math.inf)
+EULER_GAMMA = 0.5772156649015329
 
 
 class Transform(Protocol):
@@ -41,8 +42,8 @@ class Exp:
     support = POSITIVE
 
     def forward(self, phi: Tensor) -> Tensor:
-        """e^phi, held below the square root of the largest number so that products stay finite."""
-        return phi.clamp(max=0.5 * math.log(torch.finfo(phi.dtype).max)).exp()
+        """e^phi, held so far below the largest number that products of two stay finite."""
+        return phi.clamp(max=0.45 * math.log(torch.finfo(phi.dtype).max)).exp()
 
     def inverse(self, theta: Tensor) -> Tensor:
         """log theta."""
@@ -98,7 +99,7 @@ class Icll:
         tail = large + (2 * depth + 1)
         for n in range(depth, 0, -1):
             tail = large + (2 * n - 1) - n * n / tail
-        beyond = phi + torch.exp(-large) / tail + torch.tensor(0.5772156649015329).to(phi)
+        beyond = phi + torch.exp(-large) / tail + EULER_GAMMA
         return torch.where(x < 1.0, series, beyond)
 
     def inverse(self, theta: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""The grid of ratings: index, minibatches, strata; and the keyed generators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from bnmf.blocks import Pattern, RatingBlock, column_block, strata
+from bnmf.random import Key, Role, generator
+
+
+def random_block(seed: int, rows: int, cols: int, share: float) -> tuple[RatingBlock, np.ndarray]:
+    """A block and the same as a dense matrix; ratings are at least 0.5."""
+    rng = np.random.default_rng(seed)
+    dense = np.where(rng.random((rows, cols)) < share, rng.integers(1, 11, (rows, cols)) / 2, 0.0)
+    i, j = np.nonzero(dense)
+    return RatingBlock.from_arrays(i, j, dense[i, j], (rows, cols)), dense
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 12), st.floats(0, 1))
+def test_both_patterns_are_scipys(seed: int, rows: int, cols: int, share: float) -> None:
+    block, dense = random_block(seed, rows, cols, share)
+    csr, csc = sparse.csr_array(dense), sparse.csc_array(dense)
+    assert block.by_row.shape == (rows, cols) and block.by_col.shape == (cols, rows)
+    np.testing.assert_array_equal(block.by_row.starts, csr.indptr)
+    np.testing.assert_array_equal(block.by_row.index, csr.indices)
+    np.testing.assert_array_equal(block.ratings, csr.data)
+    np.testing.assert_array_equal(block.by_col.starts, csc.indptr)
+    np.testing.assert_array_equal(block.by_col.index, csc.indices)
+    np.testing.assert_array_equal(block.ratings[block.order], csc.data)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [([1, 0], [0, 0]), ([0, 0], [1, 0]), ([0, 0], [1, 1]), ([0, 2], [0, 0]), ([0, 1], [0, 3]),
+     ([-1, 0], [0, 0]), ([0, 1], [-1, 0])],
+)  # fmt: skip
+def test_bad_pairs_never_reach_the_kernels(rows: list[int], cols: list[int]) -> None:
+    with pytest.raises(ValueError, match="sorted"):
+        Pattern.from_arrays(np.array(rows), np.array(cols), (2, 3))
+
+
+@pytest.mark.parametrize("size", [3, 9])  # by repeated draws, and by a permutation
+def test_minibatches_are_uniform_without_replacement(size: int) -> None:
+    """How often each of 12 ratings is drawn, within 5 standard errors."""
+    block, dense = random_block(3, 4, 3, 1.1)
+    n, draws = len(block), 4000
+    assert n == 12
+    seen = np.zeros((4, 3))
+    for k in range(draws):
+        batch = block.sample(size, generator(Key(0, sweep=k), Role.MINIBATCH))
+        assert len(batch) == size
+        rows = np.repeat(np.arange(4), np.diff(batch.by_row.starts))
+        np.testing.assert_array_equal(dense[rows, batch.by_row.index], batch.ratings)
+        seen[rows, batch.by_row.index] += 1
+    p = size / n
+    assert np.abs(seen - draws * p).max() < 5 * np.sqrt(draws * p * (1 - p))
+    assert block.sample(n, torch.Generator()) is block
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+def test_a_sweep_visits_every_block_once_in_disjoint_strata(blocks: int) -> None:
+    order = strata(blocks, generator(Key(1), Role.STRATA))
+    assert sorted(order) == list(range(blocks))
+    visited = {(b, column_block(b, s, blocks)) for s in order for b in range(blocks)}
+    assert len(visited) == blocks**2
+    for s in order:
+        assert len({column_block(b, s, blocks) for b in range(blocks)}) == blocks
+
+
+def test_strata_come_in_every_order() -> None:
+    orders = {tuple(strata(3, generator(Key(0, sweep=t), Role.STRATA))) for t in range(100)}
+    assert len(orders) == 6  # missing one by chance: 6 * (5/6)^100 = 7e-8
+
+
+def test_every_part_of_a_key_matters() -> None:
+    def numbers(key: Key, role: Role = Role.ROW_NOISE, step: int = 0) -> tuple[float, ...]:
+        return tuple(torch.randn(4, generator=generator(key, role, step)).tolist())
+
+    base = Key(1, 2, 3, 4, 5)
+    others = [numbers(base._replace(**{name: 9})) for name in Key._fields]
+    others += [numbers(base, Role.COL_NOISE), numbers(base, step=1), numbers(Key(2, 1, 3, 4, 5))]
+    assert numbers(base) == numbers(Key(1, 2, 3, 4, 5))
+    assert len({numbers(base), *others}) == 1 + len(others)

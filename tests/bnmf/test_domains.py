@@ -1,0 +1,87 @@
+"""The way from theta's gradient to the position's, and the boundary."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bnmf.domains import CoRV, Mirror
+from bnmf.transforms import TRANSFORMS, Transform
+from tests.oracles import noise
+
+each_transform = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+
+
+def potential(theta: torch.Tensor) -> torch.Tensor:
+    """A sum of Gamma potentials that differ by entry."""
+    shape = torch.arange(1, theta.numel() + 1, dtype=theta.dtype).view(theta.shape)
+    return (0.7 * theta - shape * theta.log() + 0.01 * theta.square()).sum()
+
+
+@each_transform
+@settings(deadline=None, derandomize=False)
+@given(
+    phis=st.lists(st.floats(-6.0, 4.0), min_size=4, max_size=4),
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+)
+def test_corv_gradient(transform: Transform, phis: list[float], temperature: float) -> None:
+    domain = CoRV(transform)
+    phi = torch.tensor(phis, dtype=torch.float64).view(2, 2).requires_grad_()
+    theta = transform.forward(phi)
+    (slope,) = torch.autograd.grad(theta.sum(), phi, create_graph=True)
+    (expected,) = torch.autograd.grad(potential(theta) - temperature * slope.log().sum(), phi)
+    at = phi.detach()
+    theta = domain.factor(at).requires_grad_()
+    (gradient,) = torch.autograd.grad(potential(theta), theta)
+    actual = domain.gradient(at, gradient, temperature)
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
+    assert torch.equal(at, phi.detach())
+
+
+@each_transform
+def test_corv_positions(transform: Transform) -> None:
+    domain = CoRV(transform)
+    theta = torch.logspace(-3, 2, 24, dtype=torch.float64).view(8, 3)
+    position = domain.position(theta)
+    torch.testing.assert_close(domain.factor(position), theta, rtol=1e-12, atol=0.0)
+    assert domain.support == (0.0, math.inf)
+    kept, momentum = position.clone(), torch.ones_like(position)
+    domain.confine(position, momentum)
+    domain.confine(position, None)
+    assert torch.equal(position, kept) and torch.equal(momentum, torch.ones_like(kept))
+
+
+@each_transform
+def test_corv_mean_square_slope(transform: Transform) -> None:
+    phi = torch.linspace(-3.0, 2.0, 12, dtype=torch.float64).view(4, 3).requires_grad_()
+    (slope,) = torch.autograd.grad(transform.forward(phi).sum(), phi)
+    actual = CoRV(transform).mean_square_slope(phi.detach())
+    assert actual == pytest.approx(slope.square().mean().item(), rel=1e-12)
+
+
+def test_mirror_is_the_identity_inside() -> None:
+    domain = Mirror()
+    theta = torch.rand(5, 3, generator=noise(1), dtype=torch.float64)
+    gradient = torch.randn(5, 3, generator=noise(2), dtype=torch.float64)
+    position = domain.position(theta)
+    assert torch.equal(domain.factor(position), theta)
+    assert torch.equal(domain.gradient(position, gradient.clone(), 0.3), gradient)
+    assert domain.mean_square_slope(position) == 1.0
+    assert domain.support == (0.0, math.inf)
+    position.zero_()
+    assert (theta > 0.0).any(), "a position must not share memory with the factor it came from"
+
+
+def test_mirror_reflects_and_turns_the_momentum() -> None:
+    position = torch.tensor([[-0.5, 0.25], [2.0, -3.0]])
+    momentum = torch.tensor([[-1.0, -2.0], [3.0, -4.0]])
+    Mirror().confine(position, momentum)
+    assert position.tolist() == [[0.5, 0.25], [2.0, 3.0]]
+    assert momentum.tolist() == [[1.0, -2.0], [3.0, 4.0]]
+    alone = torch.tensor([[-0.5, 0.25]])
+    Mirror().confine(alone, None)
+    assert alone.tolist() == [[0.5, 0.25]]
