@@ -95,7 +95,7 @@ class Icll:
             series = (1.0 / n - series) * small / n if n > 1 else (1.0 - series) * small
         large = x.clamp(min=1.0)
         # E1(x) = e^-x / (x + 1 - 1^2/(x + 3 - 2^2/(x + 5 - ...)))
-        depth = 10 if phi.dtype == torch.float32 else 60
+        depth = 16 if phi.dtype == torch.float32 else 60
         tail = large + (2 * depth + 1)
         for n in range(depth, 0, -1):
             tail = large + (2 * n - 1) - n * n / tail

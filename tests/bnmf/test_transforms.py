@@ -52,7 +52,7 @@ def test_increasing_onto_the_half_line(transform: Transform) -> None:
     assert (theta.diff() > 0).all() and theta[0] > 0 and theta[0] < 1e-12 and theta[-1] > 29
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 def test_icll_is_its_definition(dtype: torch.dtype, rtol: float) -> None:
     """phi + E1(e^phi) + gamma by scipy; for small x by the series, where that sum cancels."""
     phi = torch.linspace(-2.0, 6.0, 400, dtype=dtype)
