@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "row_scaling": False,
         "sweeps": 10_000,
         "burn_in": 1_000,
-        "step_size": 1e-4,
+        "step_size": 5e-3,
         "split": "0.75:0.125:0.125",
     },
 }
@@ -73,7 +73,7 @@ class TrainConfig(BaseModel):
     blocks: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     local_steps: int = Field(1, ge=1)
-    sweeps: int = Field(500, ge=1)
+    sweeps: int = Field(800, ge=1)
     burn_in: int | None = Field(None, ge=0)
     thin: int | None = Field(None, ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
@@ -100,7 +100,7 @@ class TrainConfig(BaseModel):
         """
         rate = math.sqrt(self.rank / mean_rating)
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
-        steps = {("sgnht", "corv"): 0.1, ("sgld", "corv"): 0.03, ("sgld", "mirror"): 0.02}
+        steps = {("sgnht", "corv"): 0.1, ("sgld", "corv"): 0.04, ("sgld", "mirror"): 0.03}
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,

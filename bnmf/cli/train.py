@@ -69,7 +69,7 @@ def train(
         int | None, option("Ratings a step within a block; the whole block by default.")
     ] = None,
     local_steps: Annotated[int | None, option("Steps a visit of a block; 1 by default.")] = None,
-    sweeps: Annotated[int | None, option("Passes over all blocks; 500 by default.")] = None,
+    sweeps: Annotated[int | None, option("Passes over all blocks; 800 by default.")] = None,
     burn_in: Annotated[
         int | None, option("Sweeps that do not count; a quarter by default.")
     ] = None,

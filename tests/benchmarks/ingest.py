@@ -16,31 +16,42 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 USERS, ITEMS = 71_567, 10_681
 
 
-def make(path: Path, ratings: int) -> None:
-    """Distinct pairs `user::item::rating::time`, sorted by user, half stars written as 3.5 or 4."""
+def make(path: Path, ratings: int) -> int:
+    """About ``ratings`` distinct lines `user::item::rating::time`, halves as 3.5, wholes as 4."""
     rng = np.random.default_rng(0)
     users = max(USERS, ratings // 140)
-    cells = np.empty(0, np.int64)
-    while len(cells) < ratings:
-        n = ratings // 4 + 1
-        user = (users * rng.random(n) ** 1.5).astype(np.int64)
-        item = (ITEMS * rng.random(n) ** 2).astype(np.int64)
-        cells = np.unique(np.concatenate([cells, user * ITEMS + item]))
-    cells = np.sort(rng.choice(cells, ratings, replace=False))
     names = np.sort(rng.choice(65_133, ITEMS, replace=False)) + 1
-    stars = np.array(["0.5", "1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5"])
-    with path.open("w") as file:
-        for start in range(0, ratings, 1 << 20):
-            part = cells[start : start + (1 << 20)]
-            star = stars[rng.integers(0, 10, len(part))]
-            when = rng.integers(789_652_009, 1_231_131_736, len(part))
-            rows = zip(part // ITEMS + 1, names[part % ITEMS], star, when, strict=True)
-            file.writelines(f"{u}::{i}::{x}::{t}\n" for u, i, x, t in rows)
+    stars = pa.array(["0.5", "1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5"])
+    written = 0
+    with path.open("wb") as file:
+        for first in range(0, users, 5_000):
+            here = min(5_000, users - first)
+            n = ratings * here // users
+            user = (here * rng.random(2 * n) ** 1.2).astype(np.int64)
+            item = (ITEMS * rng.random(2 * n) ** 1.5).astype(np.int64)
+            cells = np.unique(user * ITEMS + item)
+            cells = np.sort(rng.choice(cells, min(n, len(cells)), replace=False))
+            columns = (
+                pa.array(first + cells // ITEMS + 1).cast(pa.string()),
+                pa.array(names[cells % ITEMS]).cast(pa.string()),
+                stars.take(pa.array(rng.integers(0, 10, len(cells)))),
+                pa.array(rng.integers(789_652_009, 1_231_131_736, len(cells))).cast(pa.string()),
+            )
+            lines = pa.table([pc.binary_join_element_wise(*columns, "::")], ["line"])
+            pyarrow.csv.write_csv(
+                lines,
+                file,
+                pyarrow.csv.WriteOptions(include_header=False, quoting_style="none"),
+            )
+            written += len(cells)
+    return written
 
 
 def plain_read(path: str) -> None:
@@ -81,8 +92,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ratings.dat"
-        make(path, flags.ratings)
-        print(f"{flags.ratings:,} lines, {path.stat().st_size / 1e6:.0f} MB")
+        ratings = make(path, flags.ratings)
+        print(f"{ratings:,} lines, {path.stat().st_size / 1e6:.0f} MB")
         base = 0.0
         for work in ("plain_read", "ingest"):
             command = [sys.executable, __file__, "--child", work, str(path)]
@@ -90,7 +101,7 @@ def main() -> None:
             seconds, peak = map(float, answer.stdout.split())
             base = base or seconds
             print(
-                f"{work:<11}{seconds:7.2f} s {flags.ratings / seconds / 1e6:7.2f} M rows/s "
+                f"{work:<11}{seconds:7.2f} s {ratings / seconds / 1e6:7.2f} M rows/s "
                 f"{peak:6.2f} GB peak {seconds / base:6.2f} x plain read"
             )
 
