@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from bnmf.cli.live import LiveLine
 from data_pipeline import sources
 from data_pipeline.dataset import Dataset, Manifest
 from data_pipeline.errors import InputError
 from data_pipeline.ingest import ingest as ingest_source
-from data_pipeline.sources import NAMES, Columns, Progress
+from data_pipeline.sources import NAMES, Columns
 from data_pipeline.split import split_from_flags
 
 app = typer.Typer(help="Find, fetch, ingest and describe ratings.", no_args_is_help=True)
@@ -61,8 +59,8 @@ def list_sets(as_json: JsonFlag = False) -> None:
 @app.command()
 def fetch(name: Annotated[str, typer.Argument(help="See `bnmf data list`.")]) -> None:
     """Download a data set into the cache and check it."""
-    with reading_progress() as progress:
-        path = sources.fetch(name, progress)
+    with LiveLine() as live:
+        path = sources.fetch(name, live.reading)
     print(path)
 
 
@@ -89,16 +87,16 @@ def ingest(
     if policy not in ("last", "error", "mean"):
         raise InputError(f"--duplicates {policy}: choose from last, error, mean")
     columns = Columns(user_col, item_col, rating_col, time_col)
-    with reading_progress() as progress:
+    with LiveLine() as live:
         made = ingest_source(
-            sources.locate(source, columns, progress),
+            sources.locate(source, columns, live.reading),
             out,
             split=split_from_flags(split, folds, fold, test_file, split_by),
             seed=seed,
             blocks=blocks,
             duplicates=policy,
-            test=sources.locate(test_file, columns, progress) if test_file else None,
-            progress=progress,
+            test=sources.locate(test_file, columns, live.reading) if test_file else None,
+            progress=live.reading,
         )
     _show(made, as_json)
 
@@ -138,19 +136,3 @@ def _balance(made: Dataset) -> str:
     blocks = range(made.manifest.blocks)
     sizes = [len(block.rating) for b in blocks for block in made.part("train", b)]
     return f"the largest {max(sizes) * len(sizes) / sum(sizes):.2f} x the mean"
-
-
-@contextmanager
-def reading_progress() -> Iterator[Progress]:
-    """A bar on a terminal for what is fetched or read; nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24))
-    with Bar(*columns, DownloadColumn(), console=console, disable=not console.is_terminal) as bar:
-        tasks = {}
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield progress

@@ -28,7 +28,7 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             title=f"{part}: {about['count']:,} ratings", title_justify="left", box=box.SIMPLE_HEAD
         )
         table.add_column("", no_wrap=True)
-        for name in ("RMSE", "MAE", "log density", *(f"in {level} %" for level in LEVELS)):
+        for name in ("RMSE", "MAE", "log p", *(f"{level} %" for level in LEVELS)):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_row(
             "posterior mean",
@@ -41,4 +41,7 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
+    console.print(
+        "log p: mean log probability of the rating; 50 % and so on: % of ratings in that interval"
+    )
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)

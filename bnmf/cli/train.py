@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from bnmf import api
 from bnmf.cli.data import (
@@ -23,11 +20,11 @@ from bnmf.cli.data import (
     TestFileFlag,
     TimeColFlag,
     UserColFlag,
-    reading_progress,
 )
+from bnmf.cli.live import LiveLine
 from bnmf.cli.report import show
 from bnmf.config import PRESETS
-from bnmf.run import SweepEvent, read_json
+from bnmf.run import read_json
 
 
 def option(help_text: str) -> Any:
@@ -100,14 +97,14 @@ def train(
         for name, value in locals().items()
         if value is not None and name not in {"data", "out", "resume", "config", "as_json"}
     }
-    with reading_progress() as progress, LiveLine() as live:
+    with LiveLine() as live:
         run = api.train(
             data,
             out=out,
             resume=resume,
             config=config,
-            listener=live,
-            progress=progress,
+            listener=live.sweep,
+            progress=live.reading,
             **settings,
         )
     result = read_json(run.path / "report.json")
@@ -115,48 +112,3 @@ def train(
         print(json.dumps({"run": str(run.path), **result}))
     else:
         show(str(run.path), result)
-
-
-class LiveLine:
-    """Where training stands: one live line on a terminal, one JSON object a line elsewhere."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("sweep {task.completed}/{task.total}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.description}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task: TaskID | None = None
-        self._printed = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, event: SweepEvent) -> None:
-        """Show one sweep; off a terminal, at most one line a second and the last."""
-        if self._console.is_terminal:
-            if self._task is None:
-                self._bar.start()
-                self._task = self._bar.add_task("", total=event.sweeps)
-            self._bar.update(self._task, completed=event.sweep, description=_describe(event))
-        elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
-            self._printed = event.seconds
-            print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
-
-
-def _describe(event: SweepEvent) -> str:
-    part = "valid" if "valid_rmse_draw" in event.metrics else "test"
-    draw, mean = (event.metrics.get(f"{part}_rmse_{of}") for of in ("draw", "mean"))
-    words = [f"{event.ratings_per_second / 1e6:.1f} M ratings/s"]
-    if draw is not None:
-        words.append(f"{part} RMSE {draw:.4f} this draw")
-    if mean is not None:
-        words.append(f"{mean:.4f} running mean")
-    words.append(f"{event.seconds_left:.0f} s left")
-    return ", ".join(words)

@@ -1,0 +1,71 @@
+"""What a command shows while it works: one live line on a terminal, JSON lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from bnmf.run import SweepEvent
+
+
+class LiveLine:
+    """On stderr, so that stdout holds results alone."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._terminal = console.is_terminal
+        self._bar = Progress(
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not self._terminal,
+        )
+        self._task: TaskID | None = None
+        self._reading = False
+        self._printed = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def reading(self, what: str, done: int, total: int | None) -> None:
+        """Rows read, or bytes fetched of ``total``."""
+        amount = f"{done / 1e6:.1f} M rows" if total is None else f"{done / 1e6:.0f} MB"
+        self._show(f"{what}: {amount}", done if total else None, total)
+        self._reading = True
+
+    def sweep(self, event: SweepEvent) -> None:
+        """One sweep; off a terminal at most one line a second, and the last."""
+        if self._terminal:
+            if self._reading and self._task is not None:
+                self._bar.remove_task(self._task)
+                self._task, self._reading = None, False
+            self._show(_describe(event), event.sweep, event.sweeps)
+        elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
+            self._printed = event.seconds
+            print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
+
+    def _show(self, words: str, done: int | None, total: int | None) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task(words, total=total)
+        self._bar.update(self._task, description=words, completed=done, total=total)
+
+
+def _describe(event: SweepEvent) -> str:
+    words = [
+        f"sweep {event.sweep}/{event.sweeps}",
+        f"{event.ratings_per_second / 1e6:.1f} M ratings/s",
+    ]
+    part = "valid" if "valid_rmse_draw" in event.metrics else "test"
+    draw, mean = (event.metrics.get(f"{part}_rmse_{of}") for of in ("draw", "mean"))
+    if draw is not None:
+        words.append(f"{part} RMSE {draw:.4f}" + (f", mean {mean:.4f}" if mean else ""))
+    words.append(f"{event.seconds_left:.0f} s left")
+    return "  ".join(words)
