@@ -19,8 +19,8 @@ from bnmf.run import Run
 
 Floats = NDArray[np.float64]
 
-# Pairs scored at once: what fits a cache-friendly few dozen MB of gathered factors.
-_GATHERED_NUMBERS = 4_000_000
+# Pairs scored at once: gathered factors of a few MB stay in cache.
+_GATHERED_NUMBERS = 1_000_000
 
 
 class Prediction(NamedTuple):
