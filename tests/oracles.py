@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,12 +70,19 @@ def assert_uniform(counts: Vector) -> None:
     assert statistic <= limit, f"chi-square {statistic:.1f} > {limit:.1f}"
 
 
+@lru_cache
+def _gauss(points: int) -> tuple[Vector, Vector]:
+    """Nodes and weights of Gauss and Legendre on (-1, 1)."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return nodes, weights
+
+
 # -- the transforms, once more and in another way -------------------------------------------
 
 
 def _ein(x: Vector) -> Vector:
     """x - x^2/(2 2!) + x^3/(3 3!) - ... = E1(x) + log x + gamma, by quadrature of its integrand."""
-    nodes, weights = np.polynomial.legendre.leggauss(40)
+    nodes, weights = _gauss(40)
     small = np.minimum(x, 4.0)
     half = 0.5 * small[..., None]
     t = half * (nodes + 1.0)
@@ -97,7 +105,7 @@ SLOPE: dict[str, Function] = {
 BEND: dict[str, Function] = {
     "exp": np.ones_like,
     "softplus": lambda phi: special.expit(-phi),
-    "icll": lambda phi: np.exp(phi) / np.expm1(np.exp(phi)),
+    "icll": lambda phi: np.exp(phi - np.exp(phi)) / -np.expm1(-np.exp(phi)),
 }
 
 
@@ -115,7 +123,11 @@ class Law(NamedTuple):
     """A distribution on the line, by quadrature."""
 
     points: Vector
-    weights: Vector  # sum to 1
+    weights: Vector  # not negative, sum to 1
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """n independent points, (n, 1) float64."""
+        return torch.from_numpy(rng.choice(self.points, (n, 1), p=self.weights))
 
     def moments(self, of: Function = lambda x: x) -> tuple[float, float]:
         """Mean and variance of a function."""
@@ -135,7 +147,7 @@ class Langevin:
         points: int = 400,
         reflect: bool = False,
     ) -> None:
-        nodes, weights = np.polynomial.legendre.leggauss(points)
+        nodes, weights = _gauss(points)
         low, high = interval
         self.points = 0.5 * (high - low) * (nodes + 1.0) + low
         self._weights = 0.5 * (high - low) * weights
@@ -157,10 +169,13 @@ class Langevin:
 
     def law(self, kernel: Vector) -> Law:
         """The stationary law."""
-        n = len(kernel)
-        system = kernel.T - np.eye(n)
+        # by torch, whose threads a test can hold down; numpy's get in each other's way
+        one = torch.zeros(len(kernel), dtype=torch.float64)
+        one[0] = 1.0
+        system = torch.from_numpy(kernel).T - torch.eye(len(kernel), dtype=torch.float64)
         system[0] = 1.0
-        return Law(self.points, np.linalg.solve(system, np.eye(n)[0]))
+        weights = torch.linalg.solve(system, one).clamp_min(0.0)  # round-off is of either sign
+        return Law(self.points, (weights / weights.sum()).numpy())
 
 
 class NoseHoover(NamedTuple):

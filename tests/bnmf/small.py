@@ -1,0 +1,139 @@
+"""A small chain: 42 users x 30 items of a rank-2 model, on a grid of any size, kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnmf.blocks import RatingBlock
+from bnmf.domains import CoRV, Domain
+from bnmf.models import PoissonNMF
+from bnmf.pool import HeldOut, LocalPool, Tensors
+from bnmf.samplers import Sampler
+from bnmf.samplers.sgld import SGLD
+from bnmf.samplers.sgnht import SGNHT
+from bnmf.schedules import Schedule
+from bnmf.sweep import Rule
+from bnmf.training import Job, Progress
+from bnmf.transforms import TRANSFORMS
+
+USERS, ITEMS, RANK = 42, 30, 3
+SOFTPLUS = CoRV(TRANSFORMS["softplus"])
+
+_rng = np.random.default_rng(7)
+_rate = _rng.gamma(2.0, 0.7, (USERS, 2)) @ _rng.gamma(2.0, 0.7, (2, ITEMS))
+_seen = _rng.random((USERS, ITEMS))
+RATINGS = np.clip(np.round(_rng.poisson(4 * _rate) / 2) / 2, 0.5, 5.0)
+TRAIN, TEST = _seen < 0.4, _seen > 0.9
+MEAN_RATING = float(RATINGS[TRAIN].mean())
+
+
+@contextmanager
+def pool_of(blocks: int, threads: int = 1) -> Iterator[LocalPool]:
+    """The ratings on a grid of ``blocks`` x ``blocks``, groups of unlike size."""
+    rows = np.array_split(np.arange(USERS), blocks)
+    cols = np.array_split(np.arange(ITEMS), blocks)
+
+    def grid(made: Any, mask: np.ndarray) -> list[list[Any]]:
+        def block(r: np.ndarray, c: np.ndarray) -> Any:
+            i, j = np.nonzero(mask[np.ix_(r, c)])
+            return made.from_arrays(i, j, RATINGS[r[i], c[j]], (len(r), len(c)))
+
+        return [[block(r, c) for c in cols] for r in rows]
+
+    def counts(groups: list[np.ndarray], axis: int) -> list[Tensor]:
+        n = TRAIN.sum(axis=axis)
+        return [torch.from_numpy(n[group].astype(np.float32))[:, None] for group in groups]
+
+    pool = LocalPool(
+        grid(RatingBlock, TRAIN),
+        {"test": grid(HeldOut, TEST)},
+        counts(rows, 1),
+        counts(cols, 0),
+        threads,
+    )
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def job_of(
+    blocks: int = 1,
+    sampler: Sampler | None = None,
+    domain: Domain = SOFTPLUS,
+    step_size: float = 0.1,
+    temperature: float = 1.0,
+    batch_size: int | None = None,
+    local_steps: int = 1,
+    **changes: Any,
+) -> Job:
+    """Nine sweeps, four of them burn-in, every draw kept; ``changes`` are `Job`'s."""
+    model = PoissonNMF(RANK, 2.0, 1.0, 0.5)
+    sampler = sampler if sampler is not None else SGNHT(0.5)
+    rule = Rule(model, domain, sampler, blocks, step_size, temperature, batch_size, local_steps,
+                0.0, 0.0)  # fmt: skip
+    job = Job(rule, Schedule(), 9, 4, 1, True, 3, MEAN_RATING, ("test",))
+    return replace(job, **changes)
+
+
+def sgld_of(blocks: int = 1, **changes: Any) -> Job:
+    """The same with SGLD on minibatches, two steps a visit."""
+    return job_of(blocks, **{"sampler": SGLD(), "batch_size": 40, "local_steps": 2} | changes)
+
+
+def copied(snapshot: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """Tensors of a snapshot live on in the chain; what is kept must be a copy."""
+    return {
+        file: {name: tensor.clone() for name, tensor in tensors.items()}
+        for file, tensors in snapshot.items()
+    }
+
+
+@dataclass
+class Memory:
+    """A recorder that keeps everything."""
+
+    every: bool = False  # a checkpoint after each sweep
+    lines: dict[int, dict[str, float | None]] = field(default_factory=dict)
+    draws: dict[int, tuple[float, Tensor, Tensor]] = field(default_factory=dict)
+    checkpoints: list[tuple[Progress, dict[str, Tensors]]] = field(default_factory=list)
+
+    def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
+        assert sweep not in self.lines
+        self.lines[sweep] = dict(values)
+
+    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+        assert sweep not in self.draws
+        self.draws[sweep] = weight, w, h  # not copied: a draw must not change any more
+
+    def checkpoint_due(self) -> bool:
+        return self.every
+
+    def checkpoint(self, progress: Progress, snapshot: Mapping[str, Tensors]) -> None:
+        self.checkpoints.append((progress, copied(snapshot)))
+
+
+def same_draws(one: Memory, other: Memory) -> bool:
+    """Bit for bit."""
+    return one.draws.keys() == other.draws.keys() and all(
+        one.draws[t][0] == other.draws[t][0]
+        and torch.equal(one.draws[t][1], other.draws[t][1])
+        and torch.equal(one.draws[t][2], other.draws[t][2])
+        for t in one.draws
+    )
+
+
+def same_snapshots(one: Mapping[str, Tensors], other: Mapping[str, Tensors]) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(
+        one[file].keys() == other[file].keys()
+        and all(torch.equal(one[file][name], other[file][name]) for name in one[file])
+        for file in one
+    )
