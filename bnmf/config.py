@@ -107,7 +107,7 @@ class TrainConfig(BaseModel):
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
             "step_size": steps.get((self.sampler, self.domain)),
-            "threads": len(os.sched_getaffinity(0)),
+            "threads": _cores(),
         }
         return self.model_copy(
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}
@@ -168,6 +168,13 @@ def _first_problem(
     if problem["type"] == "missing":
         return f"{place} is required: a data set's name or a path"
     return f"{place}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _cores() -> int:
+    """The cores that this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _reason(error: Exception) -> str:

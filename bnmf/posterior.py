@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from data_pipeline.errors import InputError
-from data_pipeline.vocabulary import Vocabulary
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bnmf.config import read_toml
 from bnmf.models import PoissonNMF, RatingScale
 from bnmf.run import Run
+from data_pipeline.errors import InputError
+from data_pipeline.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from data_pipeline.ingest import ingest as ingest_source
 from data_pipeline.sources import NAMES, Columns
 from data_pipeline.split import split_from_flags
 
-app = typer.Typer(help="Find, fetch, ingest and describe ratings.", no_args_is_help=True)
+app = typer.Typer(help="Find, fetch, ingest and describe ratings.")
 
 SplitFlag = Annotated[
     str | None,

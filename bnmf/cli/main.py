@@ -8,21 +8,38 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 from typer.exceptions import Abort, TyperException
 
+import bnmf
 from bnmf.cli import data, evaluate, score, train
 from bnmf.training import ChainDiverged, Interrupted
 from data_pipeline.errors import InputError
 
 app = typer.Typer(
     name="bnmf",
-    help="Bayesian non-negative matrix factorization of ratings.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bnmf {bnmf.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    """Bayesian non-negative matrix factorization of ratings."""
+
+
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)

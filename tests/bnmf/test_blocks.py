@@ -1,4 +1,4 @@
-"""The grid of ratings: index, minibatches, strata; and the keyed generators."""
+"""The grid of ratings: index, minibatches, strata."""
 
 from __future__ import annotations
 
@@ -76,14 +76,3 @@ def test_a_sweep_visits_every_block_once_in_disjoint_strata(blocks: int) -> None
 def test_strata_come_in_every_order() -> None:
     orders = {tuple(strata(3, generator(Key(0, sweep=t), Role.STRATA))) for t in range(100)}
     assert len(orders) == 6  # missing one by chance: 6 * (5/6)^100 = 7e-8
-
-
-def test_every_part_of_a_key_matters() -> None:
-    def numbers(key: Key, role: Role = Role.ROW_NOISE, step: int = 0) -> tuple[float, ...]:
-        return tuple(torch.randn(4, generator=generator(key, role, step)).tolist())
-
-    base = Key(1, 2, 3, 4, 5)
-    others = [numbers(base._replace(**{name: 9})) for name in Key._fields]
-    others += [numbers(base, Role.COL_NOISE), numbers(base, step=1), numbers(Key(2, 1, 3, 4, 5))]
-    assert numbers(base) == numbers(Key(1, 2, 3, 4, 5))
-    assert len({numbers(base), *others}) == 1 + len(others)
