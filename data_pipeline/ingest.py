@@ -25,7 +25,7 @@ from data_pipeline.partition import deal, default_blocks
 from data_pipeline.readers import Columns
 from data_pipeline.sources import Progress, Source, locate
 from data_pipeline.split import PARTS, TRAIN, Split
-from data_pipeline.vocabulary import CANONICAL_INTEGER, Vocabulary
+from data_pipeline.vocabulary import Vocabulary, is_integer
 
 MOST_GRID_VALUES = 1000  # a finer rating scale is taken as continuous
 
@@ -250,7 +250,7 @@ class _Codes:
         self._chunks = []
         raw = chunks[-1].dictionary  # of a unified array all chunks have the same
         codes = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in chunks])
-        used = np.unique(codes)
+        used = np.flatnonzero(np.bincount(codes, minlength=len(raw)))
         ids, first = _clean(raw.take(pa.array(used)), self._role)
         rank = np.zeros(len(raw), np.int32)
         rank[used[first]] = np.arange(len(ids), dtype=np.int32)
@@ -265,13 +265,11 @@ def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
     """Ids without surrounding white space, sorted, integers where all are; and their places.
 
     Raises:
-        InputError: an id is empty, or two are the same once cleaned.
+        InputError: two ids are the same once cleaned.
     """
     ids = raw
     if raw.type != pa.int64():
         ids = pc.utf8_trim_whitespace(raw)
-        if pc.any(pc.equal(ids, "")).as_py():
-            raise InputError(f"a {role} id is empty or all white space: mend or drop its rows")
         distinct = pc.value_counts(ids)
         if len(distinct) < len(ids):
             double = next(v["values"] for v in distinct.to_pylist() if v["counts"] > 1)
@@ -280,7 +278,7 @@ def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
                 f"{role} ids {both[0]!r} and {both[1]!r} are both {double!r} without surrounding "
                 "white space: make them one or tell them apart"
             )
-        if pc.all(pc.match_substring_regex(ids, CANONICAL_INTEGER)).as_py():
+        if pc.all(is_integer(ids)).as_py():
             ids = ids.cast(pa.int64())
     order = pc.sort_indices(ids)
     places: NDArray[np.int64] = order.to_numpy().astype(np.int64)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from data_pipeline.errors import InputError
 from data_pipeline.vocabulary import as_ids
@@ -312,20 +313,37 @@ def _checked(
     file: File, arrays: dict[str, pa.Array], start: int, layout: _Layout | None = None
 ) -> pa.RecordBatch:
     """The batch, with ids there and ratings finite; ``start`` counts the rows before it."""
-    bad: int | None = None
     for role, array in arrays.items():
-        if array.null_count:
-            bad = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        elif role == "rating":
-            finite = np.isfinite(array.to_numpy())
-            bad = None if finite.all() else int(np.flatnonzero(~finite)[0])
-        if bad is not None:
+        wrong = _wrong(role, array)
+        if wrong is not None:
+            bad = int(np.flatnonzero(wrong)[0])
             if layout is not None and (explained := _explain(file, layout)):
                 raise explained
             value = array[bad].as_py()
             shown = "missing" if value is None else repr(value)
             raise InputError(f"{file.name}, row {start + bad + 1}: the {role} is {shown}: mend it")
     return pa.record_batch(arrays)
+
+
+def _wrong(role: str, array: pa.Array) -> NDArray[np.bool_] | None:
+    """Where a column has no value, a blank id or a rating that is not finite; None if nowhere."""
+    wrong: NDArray[np.bool_]
+    if array.null_count:
+        wrong = array.is_null().to_numpy(zero_copy_only=False)
+        return wrong
+    if role == "rating":
+        wrong = ~np.isfinite(array.to_numpy())
+        return wrong if wrong.any() else None
+    values = array.dictionary if pa.types.is_dictionary(array.type) else array
+    if role == "time" or pa.types.is_integer(values.type):
+        return None
+    blank = pc.equal(pc.utf8_trim_whitespace(values), "")
+    if not pc.any(blank).as_py():
+        return None
+    if values is not array:
+        blank = blank.take(array.indices)
+    wrong = blank.to_numpy(zero_copy_only=False)
+    return wrong if wrong.any() else None
 
 
 def _explain(file: File, layout: _Layout) -> InputError | None:
@@ -344,7 +362,7 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
                 return InputError(f"{place}: {expected} fields are expected, {got} found: mend it")
             for role, at in position.items():
                 value = values[at]
-                if value in ("", "NA", "NULL", "null", "None"):
+                if value.strip() in ("", "NA", "NULL", "null", "None"):
                     return InputError(f"{place}: the {role} is missing: mend or drop the line")
                 if role == "rating" and not (_is_number(value) and math.isfinite(float(value))):
                     return InputError(

@@ -309,6 +309,8 @@ def _download(url: str, target: Path, name: str, progress: Progress | None) -> s
 
 def _failed(url: str, error: Exception) -> InputError:
     reason = getattr(error, "reason", None) or error
+    if isinstance(error, urllib.error.HTTPError):
+        reason = f"HTTP {error.code}, {reason}"
     return InputError(
         f"{url} could not be fetched ({reason}): check the network, or put the zip into "
         f"BNMF_DATA_DIR or {_downloads()}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.errors import InputError
 
-CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,17 @@ def as_ids(column: pa.Array) -> pa.Array:
         raise InputError(f"ids must be whole numbers or text, not {kind}") from error
 
 
+def is_integer(text: pa.Array) -> pa.Array:
+    """Which strings are an int64 as Python writes it: no plus, no zeros in front."""
+    plain = pc.match_substring_regex(text, CANONICAL_INTEGER)
+    digits = pc.utf8_ltrim(text, "-")
+    # Of equally many digits the order of strings is that of numbers.
+    beyond = pc.and_(
+        pc.greater_equal(pc.utf8_length(digits), 19), pc.greater(digits, str(2**63 - 1))
+    )
+    return pc.and_not(plain, beyond)
+
+
 def _arrow(raw: Any) -> pa.Array:
     if isinstance(raw, pa.ChunkedArray):
         return raw.combine_chunks()
@@ -117,5 +128,4 @@ def _as_type(raw: pa.Array, kind: pa.DataType) -> pa.Array:
     if kind == pa.string():
         return raw.cast(pa.string())
     trimmed = pc.utf8_trim_whitespace(raw)
-    whole = pc.match_substring_regex(trimmed, CANONICAL_INTEGER)
-    return pc.if_else(whole, trimmed, None).cast(pa.int64())
+    return pc.if_else(is_integer(trimmed), trimmed, None).cast(pa.int64())
