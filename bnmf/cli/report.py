@@ -13,7 +13,7 @@ from bnmf.predictive import LEVELS
 BASELINES = {
     "biases": "biases only",
     "global_mean": "global mean",
-    "true_rates": "true rates: the floor",
+    "true_rates": "true rates (floor)",
 }
 
 
@@ -41,7 +41,5 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
-    console.print(
-        "log p: mean log probability of the rating; 50 % and so on: % of ratings in that interval"
-    )
+    console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)
