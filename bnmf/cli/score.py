@@ -9,12 +9,12 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-from data_pipeline.errors import InputError
-from data_pipeline.files import replace_file
-from data_pipeline.sources import Columns, read_pairs
 
 from bnmf.cli.data import ItemColFlag, UserColFlag
 from bnmf.posterior import Posterior
+from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file
+from data_pipeline.sources import Columns, read_pairs
 
 
 def score(
