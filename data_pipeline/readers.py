@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,9 @@ from data_pipeline.vocabulary import as_ids
 
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 19
+LARGEST = float(np.finfo(np.float32).max)  # ratings are kept in single precision
+MISSING = ("", "NA", "NULL", "null", "None")
+NETFLIX = re.compile(r"(mv_\d+|combined_data_\d+)\.txt(\.gz)?$")
 TEXT_ID = pa.dictionary(pa.int32(), pa.string())
 
 NAMES = {
@@ -62,6 +64,11 @@ class File:
         """By its name."""
         return self.name.endswith((".parquet", ".pq"))
 
+    @property
+    def is_netflix(self) -> bool:
+        """By its name."""
+        return NETFLIX.search(self.name) is not None
+
 
 def file_at(path: Path) -> File:
     """A plain or gzipped file.
@@ -78,8 +85,8 @@ def file_at(path: Path) -> File:
     return File(str(path), lambda: path.open("rb"))
 
 
-def files_in_zip(path: Path, wanted: Callable[[str], bool]) -> list[File]:
-    """The members of a zip that are wanted, streamed, never unpacked.
+def files_in_zip(path: Path, choose: Callable[[list[str]], list[str]]) -> list[File]:
+    """The members of a zip that are chosen of all, streamed, never unpacked.
 
     Raises:
         InputError: no zip, a truncated one, or a member that would escape its folder.
@@ -99,7 +106,7 @@ def files_in_zip(path: Path, wanted: Callable[[str], bool]) -> list[File]:
     def opener(name: str) -> Callable[[], IO[bytes]]:
         return lambda: zipfile.ZipFile(path).open(name)
 
-    return [File(f"{path}:{name}", opener(name)) for name in sorted(names) if wanted(name)]
+    return [File(f"{path}:{name}", opener(name)) for name in choose(names)]
 
 
 def read(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -108,11 +115,15 @@ def read(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.Re
     Raises:
         InputError: the file cannot be read, lacks a column, or holds a value that is no rating.
     """
+    reader = _parquet if file.is_parquet else _netflix if file.is_netflix else _text
     try:
-        yield from (_parquet if file.is_parquet else _text)(file, columns, roles)
+        yield from reader(file, columns, roles)
     except InputError:
         raise
-    except (pa.ArrowException, EOFError, zlib.error, zipfile.BadZipFile, OSError) as error:
+    except (
+        pa.ArrowException, EOFError, zlib.error, zipfile.BadZipFile, OSError,
+        RuntimeError,  # zipfile's, of a member that is encrypted or compressed in an odd way
+    ) as error:  # fmt: skip
         if isinstance(error, OSError) and error.errno and not isinstance(error, gzip.BadGzipFile):
             raise
         reason = " ".join(str(error).split())
@@ -159,13 +170,17 @@ def _to_float(file: File, name: str, column: pa.Array) -> pa.Array:
 
 
 def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
-    """Times as int64 seconds since 1970."""
-    kind = column.type
+    """Times as int64 seconds since 1970; null where they are no finite number."""
     try:
-        if pa.types.is_string(kind) or pa.types.is_date(kind):
+        if pa.types.is_string(column.type):
+            example = next((text for text in column.to_pylist() if text), "")
+            column = column.cast(_time_type(example))
+        if pa.types.is_date(column.type):
             column = column.cast(pa.timestamp("s"))
         if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("s"), safe=False)
+            column = column.cast(pa.timestamp("s", column.type.tz), safe=False)
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.less(pc.abs(column), 2.0**62), column, None)
         return column.cast(pa.int64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(
@@ -211,7 +226,7 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
                 pyarrow.csv.ConvertOptions(
                     column_types=types,
                     include_columns=list(layout.roles.values()),
-                    null_values=["", "NA", "NULL", "null", "None"],
+                    null_values=MISSING,
                     strings_can_be_null=True,
                 ),
             )
@@ -233,6 +248,8 @@ def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layo
     lines = [line for line in lines if line]
     if not lines:
         raise InputError(f"{file.name} is empty: it holds no ratings")
+    if "\0" in lines[0]:
+        raise InputError(f"{file.name} is no text in UTF-8: save it as csv in UTF-8")
     delimiter = next((d for d in ("::", "\t", ",", ";", "|") if d in lines[0]), " ")
     fields = _fields(lines[0], delimiter)
     header = len(roles) < 3 or len(fields) < 3 or not _is_number(fields[2])
@@ -289,13 +306,28 @@ def _find(
                 f"{file.name} has no column that is called like {role}s usually are: name it by "
                 f"{FLAGS[role]}; it has {', '.join(fields)}"
             )
+    for role, field in found.items():
+        other = next(name for name in found if found[name] == field)
+        if other != role:
+            raise InputError(
+                f"{file.name}: column '{field}' cannot be both {other} and {role}: "
+                f"name another by {FLAGS[other]} or {FLAGS[role]}"
+            )
     return found
 
 
 def _time_type(example: str) -> pa.DataType:
-    if re.fullmatch(r"-?\d+", example):
-        return pa.int64()
-    return pa.float64() if _is_number(example) else pa.timestamp("s")
+    if _is_number(example):
+        return pa.float64()
+    zone = re.search(r"(Z|[+-]\d\d:?\d\d)$", example)
+    return pa.timestamp("ns", "UTC" if zone else None)
+
+
+def _is_time(file: File, text: str) -> bool:
+    try:
+        return bool(to_seconds(file, "", pa.array([text])).null_count == 0)
+    except InputError:
+        return False
 
 
 def _is_number(text: str) -> bool:
@@ -332,7 +364,7 @@ def _wrong(role: str, array: pa.Array) -> NDArray[np.bool_] | None:
         wrong = array.is_null().to_numpy(zero_copy_only=False)
         return wrong
     if role == "rating":
-        wrong = ~np.isfinite(array.to_numpy())
+        wrong = ~(np.abs(array.to_numpy()) <= LARGEST)
         return wrong if wrong.any() else None
     values = array.dictionary if pa.types.is_dictionary(array.type) else array
     if role == "time" or pa.types.is_integer(values.type):
@@ -350,83 +382,79 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
     """The first line that is wrong, found by going through the file once more in Python."""
     position = {role: layout.fields.index(field) for role, field in layout.roles.items()}
     with file.open() as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-        for number, raw in enumerate(text, start=1):
-            line = raw.rstrip("\r\n")
+        for number, raw in enumerate(stream, start=1):
+            place = f"{file.name}, line {number}"
+            try:
+                line = raw.decode("utf-8-sig").rstrip("\r\n")
+            except UnicodeDecodeError:
+                return InputError(f"{place} is not UTF-8: save the file as UTF-8")
             if (number == 1 and layout.header) or not line:
                 continue
-            place = f"{file.name}, line {number}"
             values = _fields(line, layout.delimiter)
+            if layout.delimiter == "::" and any(":" in value for value in values):
+                return InputError(
+                    f"{place}: a field holds ':', which files with '::' cannot: write csv or tsv"
+                )
             if len(values) != len(layout.fields):
                 expected, got = len(layout.fields), len(values)
                 return InputError(f"{place}: {expected} fields are expected, {got} found: mend it")
             for role, at in position.items():
                 value = values[at]
-                if value.strip() in ("", "NA", "NULL", "null", "None"):
+                if value.strip() in MISSING:
                     return InputError(f"{place}: the {role} is missing: mend or drop the line")
-                if role == "rating" and not (_is_number(value) and math.isfinite(float(value))):
+                if role == "rating" and not (_is_number(value) and abs(float(value)) <= LARGEST):
                     return InputError(
                         f"{place}: the rating '{value}' is no finite number: mend or drop the line"
                     )
-                if role == "time":
-                    try:
-                        pa.array([value]).cast(_time_type(value))
-                    except pa.ArrowInvalid:
-                        return InputError(
-                            f"{place}: the time '{value}' is neither seconds nor an ISO date"
-                        )
+                if role == "time" and not _is_time(file, value):
+                    return InputError(
+                        f"{place}: the time '{value}' is neither seconds nor an ISO date"
+                    )
     return None
 
 
 # Netflix
 
 
-def netflix_movie(file: File) -> Iterator[pa.RecordBatch]:
+def _netflix(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """`mv_*.txt` and `combined_data_*.txt`: a line `MOVIE:`, then `USER,RATING,DATE` lines."""
-    item: Any = None
-    for lines in _netflix_lines(file):
-        is_item = pc.ends_with(lines, ":")
-        movies = pc.if_else(is_item, pc.utf8_rtrim(lines, ":"), None)
-        movies = pc.fill_null_forward(movies)
-        if item is not None:
-            movies = pc.fill_null(movies, item)
-        item = movies[-1]
-        rows = pc.invert(is_item)
-        body = pc.filter(lines, rows)
-        # One more csv pass over the lines that are left is faster than splitting strings.
-        text = "\n".join(body.to_pylist()).encode()
-        movies = pc.filter(movies, rows)
-        if not text:
-            continue
-        try:
-            table = pyarrow.csv.read_csv(
-                io.BytesIO(text),
-                pyarrow.csv.ReadOptions(column_names=["user", "rating", "time"]),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    column_types={"user": pa.int64(), "rating": pa.float64(), "time": pa.date32()}
-                ),
-            )
-            items = movies.cast(pa.int64())
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{file.name} is not in Netflix's layout: {error}") from error
-        arrays = {name: table[name].combine_chunks() for name in ("user", "rating", "time")}
-        arrays["time"] = to_seconds(file, "date", arrays["time"])
-        if items.null_count:
-            raise InputError(f"{file.name} is not in Netflix's layout: it must start with 'MOVIE:'")
-        yield _checked(file, {"user": arrays["user"], "item": items, **arrays}, 0)
-
-
-def _netflix_lines(file: File) -> Iterator[pa.Array]:
+    item = np.array([], np.int64)  # the movie that the chunk before ended with
+    start = 0
     with file.open() as stream:
-        rest = b""
-        while chunk := stream.read(BLOCK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if lines:
-                yield _decoded(lines)
-        if rest.strip():
-            yield _decoded([rest])
-
-
-def _decoded(lines: list[bytes]) -> pa.Array:
-    text = pa.array([line.rstrip(b"\r") for line in lines], pa.binary()).cast(pa.string())
-    return pc.filter(text, pc.not_equal(text, ""))
+        while chunk := stream.read(BLOCK_BYTES) + stream.readline():
+            # With two empty fields more, a movie's line is one of the same csv.
+            text = re.sub(rb":[ \t]*\r?(\n|$)", b":,,\n", chunk)
+            if not text.strip():
+                continue
+            try:
+                table = pyarrow.csv.read_csv(
+                    io.BytesIO(text),
+                    pyarrow.csv.ReadOptions(column_names=["user", "rating", "time"]),
+                    convert_options=pyarrow.csv.ConvertOptions(
+                        column_types={
+                            "user": pa.string(), "rating": pa.float64(), "time": pa.date32(),
+                        }
+                    ),
+                ).combine_chunks()  # fmt: skip
+                user, rating, time = (column.chunk(0) for column in table.columns)
+                is_movie = pc.ends_with(user, ":")
+                found = pc.utf8_rtrim(user.filter(is_movie), ":").cast(pa.int64())
+                rows = pc.invert(is_movie)
+                users = user.filter(rows).cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise InputError(f"{file.name} is not in Netflix's layout: {error}") from error
+            movies = np.concatenate([item, found.to_numpy()])
+            place = np.cumsum(is_movie.to_numpy(zero_copy_only=False)) + len(item) - 1
+            if place[0] < 0:
+                raise InputError(
+                    f"{file.name} is not in Netflix's layout: it must start with 'MOVIE:'"
+                )
+            item = movies[-1:]
+            arrays = {
+                "user": users,
+                "item": pa.array(movies[place]).filter(rows),
+                "rating": rating.filter(rows),
+                "time": to_seconds(file, "date", time.filter(rows)),
+            }
+            yield _checked(file, arrays, start)
+            start += len(users)

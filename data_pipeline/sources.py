@@ -9,7 +9,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ import pyarrow as pa
 from data_pipeline.errors import InputError
 from data_pipeline.files import cache_dir, replace_file
 from data_pipeline.readers import (
+    NETFLIX,
     Columns,
     File,
     file_at,
     files_in_zip,
-    netflix_movie,
     read,
 )
 from data_pipeline.synthetic import demo
@@ -183,17 +183,39 @@ def _from_files(name: str, paths: list[Path], columns: Columns, member: str = ""
 def _in_folder(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(p for p in path.iterdir() if p.is_file() and _is_ratings(p.name))
+    names = {p.name for p in path.iterdir() if p.is_file()}
+    return [path / name for name in _chosen(path, names)]
+
+
+def _chosen(place: Path, names: Iterable[str]) -> list[str]:
+    """Which files of a folder or zip hold the ratings.
+
+    Those that are called so where there are any (GroupLens puts movies and tags beside them), else
+    all that may be.
+
+    Raises:
+        InputError: there is none, or there are several kinds.
+    """
+    found = sorted(name for name in names if _is_ratings(Path(name).name))
+    found = [name for name in found if _is_called_ratings(Path(name).name)] or found
     if not found:
-        raise InputError(f"{path} holds no file of ratings (csv, tsv, dat, Parquet)")
-    if len({_kind(p.name) for p in found}) > 1:
-        kinds = ", ".join(sorted({_kind(p.name) for p in found}))
-        raise InputError(f"{path} holds files of several kinds ({kinds}): name one by a glob")
+        raise InputError(f"{place} holds no file of ratings (csv, tsv, dat, Parquet)")
+    kinds = sorted({_kind(name) for name in found})
+    if len(kinds) > 1:
+        raise InputError(
+            f"{place} holds files of several kinds ({', '.join(kinds)}): name one by a glob"
+        )
     return found
 
 
 def _is_ratings(name: str) -> bool:
-    return not name.startswith((".", "_")) and _kind(name) in (*TEXT_SUFFIXES, ".parquet", ".pq")
+    return not name.lower().startswith((".", "_", "readme")) and _kind(name) in (
+        *TEXT_SUFFIXES, ".parquet", ".pq",
+    )  # fmt: skip
+
+
+def _is_called_ratings(name: str) -> bool:
+    return name.startswith(("ratings.", "u.data")) or NETFLIX.match(name) is not None
 
 
 def _kind(name: str) -> str:
@@ -206,11 +228,14 @@ def _files(path: Path, member: str) -> list[File]:
     if not path.is_file() or path.stat().st_size == 0:
         raise InputError(f"{path} is empty: it holds no ratings")
     if member:
-        files = files_in_zip(path, lambda name: name == member)
-        if not files:
-            raise InputError(f"{path} holds no {member}: it is not the data set it is named after")
-        return files
-    return files_in_zip(path, lambda name: _is_ratings(Path(name).name))
+        return files_in_zip(path, partial(_only, path, member))
+    return files_in_zip(path, partial(_chosen, path))
+
+
+def _only(place: Path, member: str, names: list[str]) -> list[str]:
+    if member not in names:
+        raise InputError(f"{place} holds no {member}: it is not the data set it is named after")
+    return [member]
 
 
 def _identity(paths: list[Path]) -> str:
@@ -227,13 +252,8 @@ def _netflix() -> Source:
             for pattern in ("training_set/mv_*.txt", "combined_data_*.txt"):
                 paths = sorted(base.glob(pattern))
                 if paths:
-                    return Source("netflix", _identity(paths), partial(_netflix_batches, paths))
+                    return _from_files("netflix", paths, Columns())
     raise InputError(_netflix_advice())
-
-
-def _netflix_batches(paths: list[Path]) -> Iterator[pa.RecordBatch]:
-    for path in paths:
-        yield from netflix_movie(file_at(path))
 
 
 def _netflix_advice() -> str:

@@ -230,6 +230,54 @@ def test_columns_by_any_usual_name_or_by_flag(tmp_path: Path) -> None:
     assert other.to_pylist() == [{"user": "4", "item": "9", "rating": 7.0}]
 
 
+def test_one_column_is_not_two(bnmf: Command, tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text(HEADER + GOOD)
+    outcome = bnmf("data", "ingest", path, "--out", tmp_path / "d", "--item-col", "user")
+    outcome.refused("r.csv", "'user'", "--item-col")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (["978300760", "978300761.5"], [978300760, 978300761]),
+        (["2005-09-06", "2005-09-07"], [1125964800, 1126051200]),
+        (["2005-09-06 12:00:00", "2005-09-06T12:00:01.25"], [1126008000, 1126008001]),
+        (["2005-09-06T12:00:00Z", "2005-09-06T12:00:00+02:00"], [1126008000, 1126000800]),
+    ],
+)
+def test_times_are_seconds_or_iso_dates(
+    tmp_path: Path, written: list[str], seconds: list[int]
+) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text(HEADER + "".join(f"1,{i},3,{when}\n" for i, when in enumerate(written)))
+    assert table(locate(str(path)))["time"].to_pylist() == seconds
+    pq.write_table(
+        pa.table({"user": [1, 1], "item": [0, 1], "rating": [3, 3], "time": written}),
+        tmp_path / "r.parquet",
+    )
+    assert table(locate(str(tmp_path / "r.parquet")))["time"].to_pylist() == seconds
+
+
+def test_what_lies_beside_the_ratings_is_left_alone(tmp_path: Path) -> None:
+    """GroupLens's folders and zips, by their path, hold movies and tags too."""
+    folder = tmp_path / "ml-latest-small"
+    folder.mkdir()
+    (folder / "movies.csv").write_text("movieId,title,genres\n1,Toy Story (1995),Comedy\n")
+    (folder / "README.txt").write_text("read me")
+    (folder / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,2,3.5,4\n")
+    archive = tmp_path / "mine.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("ml-1m/movies.dat", "1::Toy Story (1995)::Comedy\n")
+        file.writestr("ml-1m/ratings.dat", "1::2::3.5::4\n")
+    netflix = tmp_path / "training_set"
+    netflix.mkdir()
+    (netflix / "mv_0000002.txt").write_text("2:\n1,3.5,1970-01-01\n")
+    for place in (folder, archive, netflix):
+        (row,) = table(locate(str(place))).to_pylist()
+        assert (row["user"], row["item"], row["rating"]) == ("1", "2", 3.5), place
+
+
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("name", "ratings", "users", "items", "step"),
@@ -284,6 +332,11 @@ BAD_TEXT = {
     "missing user": (HEADER + GOOD + ",2,3,4\n", ["line 5", "user", "missing"]),
     "short line": (HEADER + "1,2,3,4\n1,2\n", ["line 3", "4 fields", "2 found"]),
     "long line": ("1::2::3::4\n1::2::3::4::5\n", ["line 2", "4 fields", "5 found"]),
+    "huge": (HEADER + "1,2,1e300,4\n", ["line 2", "'1e300'"]),
+    "no time": (HEADER + "1,2,3,1.5\n1,3,3,nan\n", ["line 3", "'nan'", "time"]),
+    "colon": ("1::2::3::4\na:b::c::4::5\n", ["line 2", "':'", "csv"]),
+    "other coding": (HEADER + "caf\xe9,2,3,4\n", ["line 2", "UTF-8"]),
+    "binary": ("\0\1\2" * 40, ["UTF-8"]),
     "bad time": (HEADER + "1,2,3,4\n1,3,3,soon\n", ["line 3", "'soon'", "time"]),
     "no item": ("user,thing,rating\n1,2,3\n", ["item", "--item-col", "user, thing, rating"]),
     "no rating": ("user,item\n1,2\n", ["rating", "--rating-col"]),
@@ -297,7 +350,7 @@ BAD_TEXT = {
 def test_bad_text(bnmf: Command, tmp_path: Path, case: str) -> None:
     text, words = BAD_TEXT[case]
     path = tmp_path / "r.csv"
-    path.write_text(text)
+    path.write_text(text, "latin-1")
     place = "" if case == "colliding ids" else "r.csv"  # two rows of possibly two files
     bnmf("data", "ingest", path, "--out", tmp_path / "d").refused(place, *words)
     bnmf("train", "--data", path, "--out", tmp_path / "run").refused(place, *words)
