@@ -36,7 +36,7 @@ from data_pipeline.dataset import Dataset, RatingColumns
 from data_pipeline.errors import InputError
 from data_pipeline.files import replace_file
 from data_pipeline.ingest import prepare
-from data_pipeline.sources import Columns
+from data_pipeline.sources import NAMES, Columns
 from data_pipeline.split import split_from_flags
 
 HELD_OUT = ("valid", "test")
@@ -99,7 +99,7 @@ def _resume(
     for name, value in flags.items():
         if name == "threads":
             settings["threads"] = value
-        elif settings.get(name) != value:
+        elif settings.get(name) != _anywhere(name, value):
             raise InputError(
                 f"--{name.replace('_', '-')} {value} differs from the run's "
                 f"{settings.get(name, 'unset')}: --resume takes the run's own configuration"
@@ -121,10 +121,10 @@ def _resume(
 
 def _train(begun: Run, config: TrainConfig, dataset: Dataset, listener: Listener | None) -> Run:
     job = _job(config, dataset)
-    pool = _local_pool(dataset, job.parts, config.threads or 1)
     checkpoint = begun.load_checkpoint()
     begun.rewind(checkpoint[0].sweep if checkpoint else 0)
     begun.set_status("running")
+    pool = _local_pool(dataset, job.parts, config.threads or 1)
     recorder = RunRecorder(
         begun,
         listener or _silent,
@@ -199,10 +199,15 @@ def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
             f"--rank {config.rank} exceeds the {users} users or {items} items of {config.data}: "
             f"at most {min(users, items)}"
         )
-    source = Path(config.data)
-    data = str(source.resolve()) if source.exists() else config.data
-    update = {"data": data, "blocks": dataset.manifest.blocks}
+    update = {name: _anywhere(name, getattr(config, name)) for name in ("data", "test_file")}
+    update["blocks"] = dataset.manifest.blocks
     return config.model_copy(update=update).resolved(rating["mean"])
+
+
+def _anywhere(name: str, value: Any) -> Any:
+    """A setting as it is stored: paths are absolute, as --resume may be called from elsewhere."""
+    is_path = name in ("data", "test_file") and value is not None and value not in NAMES
+    return str(Path(value).absolute()) if is_path else value
 
 
 def _manifest(dataset: Dataset) -> dict[str, Any]:

@@ -23,8 +23,14 @@ with warnings.catch_warnings():
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
+# torch's sparse products on a CPU are MKL's; without it (Arm), gathers do the same, slower.
+SPARSE_PRODUCTS: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+
+
 def rates(pattern: Pattern, w: Tensor, h: Tensor) -> Tensor:
     """mu = (w h^T) at the pattern's n pairs: (n,); w (rows, K), h (width, K)."""
+    if not (SPARSE_PRODUCTS or w.is_cuda):
+        return (w[_rows(pattern)] * h[pattern.index]).sum(1)
     zeros = torch.zeros(len(pattern.index), dtype=w.dtype, device=w.device)
     product: Tensor = torch.sparse.sampled_addmm(_csr(pattern, zeros), w, h.T, beta=0.0)
     return product.values()
@@ -39,9 +45,23 @@ def likelihood_gradients(
     ratings over those of the minibatch.
     """
     c = score(block.ratings, rates(block.by_row, w, h)).mul_(-scale)
-    grad_w = _csr(block.by_row, c) @ h
-    grad_h = _csr(block.by_col, c.index_select(0, block.order)) @ w
+    grad_w = _product(block.by_row, c, h)
+    grad_h = _product(block.by_col, c.index_select(0, block.order), w)
     return grad_w, grad_h
+
+
+def _product(pattern: Pattern, values: Tensor, dense: Tensor) -> Tensor:
+    """The sparse matrix of n values times dense (width, K): (rows, K)."""
+    if SPARSE_PRODUCTS or dense.is_cuda:
+        return _csr(pattern, values) @ dense
+    product = dense.new_zeros(pattern.shape[0], dense.shape[1])
+    return product.index_add_(0, _rows(pattern), values.unsqueeze(1) * dense[pattern.index])
+
+
+def _rows(pattern: Pattern) -> Tensor:
+    """The row of each entry, (n,) int64."""
+    lengths = pattern.starts.diff().long()
+    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 def _csr(pattern: Pattern, values: Tensor) -> Tensor:

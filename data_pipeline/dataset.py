@@ -98,7 +98,9 @@ class Dataset:
             tables = [file.read_row_group(c) for c in range(file.num_row_groups)]
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"{path} is damaged ({reason}): ingest again") from error
+            raise InputError(
+                f"{path} is damaged ({reason}): remove {self.path} and ingest again"
+            ) from error
         if len(tables) != self.manifest.blocks:
             raise InputError(f"{path} does not belong to this dataset: ingest again")
         return [_columns(table) for table in tables]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -40,7 +41,12 @@ def replace_folder(path: Path) -> Iterator[Path]:
     try:
         temporary.chmod(0o755)
         yield temporary
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise InputError(f"{path} exists: remove it or name another folder") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

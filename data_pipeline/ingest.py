@@ -57,16 +57,21 @@ def prepare(
     place = cache_dir() / "datasets" / f"{source.name}-{key}"
     if dataset.is_dataset(place):
         return Dataset(place)
-    return ingest(
-        source,
-        place,
-        split=chosen,
-        seed=seed,
-        blocks=blocks,
-        duplicates=duplicates,
-        test=test,
-        progress=progress,
-    )
+    try:
+        return ingest(
+            source,
+            place,
+            split=chosen,
+            seed=seed,
+            blocks=blocks,
+            duplicates=duplicates,
+            test=test,
+            progress=progress,
+        )
+    except InputError:
+        if dataset.is_dataset(place):  # made by another process meanwhile
+            return Dataset(place)
+        raise
 
 
 def _as_ingested(found: Dataset, split: Split | None, blocks: int | None) -> Dataset:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -26,11 +28,21 @@ def by_autograd(
     return torch.autograd.grad(potential, (w, h))
 
 
+@pytest.mark.parametrize("products", [True, False], ids=["products", "gathers"])
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.floats(0, 1)
 )
-def test_gradients_are_autograds(seed: int, rows: int, cols: int, k: int, share: float) -> None:
+def test_gradients_are_autograds(
+    products: bool, seed: int, rows: int, cols: int, k: int, share: float
+) -> None:
+    if products and not torch.backends.mkl.is_available():
+        pytest.skip("this build of torch has no MKL")
+    with mock.patch("bnmf.gradients.SPARSE_PRODUCTS", products):
+        check_gradients(seed, rows, cols, k, share)
+
+
+def check_gradients(seed: int, rows: int, cols: int, k: int, share: float) -> None:
     block, dense = random_block(seed, rows, cols, share)  # empty rows, columns, blocks among them
     torch.manual_seed(seed)
     w, h = torch.rand(rows, k) + 0.1, torch.rand(cols, k) + 0.1
