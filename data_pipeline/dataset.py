@@ -26,7 +26,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.split import PARTS
 from data_pipeline.vocabulary import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 
 
 class RatingColumns(NamedTuple):
@@ -58,6 +58,7 @@ class Manifest:
     users: int  # I
     items: int  # J
     counts: dict[str, int]  # ratings a part
+    block_counts: dict[str, list[list[int]]]  # (G, G) ratings a block, for each part
     rating: dict[str, float]  # min, max, step, mean of the training part; lowest of all parts
     split: dict[str, Any]
     duplicates: dict[str, Any]  # policy, count
@@ -79,12 +80,22 @@ class Dataset:
         self.manifest = _read_manifest(path)
 
     def users(self) -> Vocabulary:
-        """The users, in index order."""
-        return Vocabulary.read(self.path / "users.parquet")
+        """The users, in index order.
+
+        Raises:
+            InputError: the file is missing or damaged; names it.
+        """
+        return self._vocabulary("users.parquet", self.manifest.row_offsets)
 
     def items(self) -> Vocabulary:
-        """The items, in index order."""
-        return Vocabulary.read(self.path / "items.parquet")
+        """The items, in index order; raises as `users`."""
+        return self._vocabulary("items.parquet", self.manifest.col_offsets)
+
+    def _vocabulary(self, name: str, offsets: list[int]) -> Vocabulary:
+        found = Vocabulary.read(self.path / name)
+        if found.offsets.tolist() != offsets:
+            raise self._foreign(self.path / name)
+        return found
 
     def part(self, part: str, row_block: int) -> list[RatingColumns]:
         """The blocks of one row block of "train", "valid" or "test": G of them, by column block.
@@ -95,15 +106,27 @@ class Dataset:
         path = self.path / part / _file_name(row_block)
         try:
             file = pq.ParquetFile(path, page_checksum_verification=True)
-            tables = [file.read_row_group(c) for c in range(file.num_row_groups)]
-        except (OSError, pa.ArrowException) as error:
+            groups = range(file.num_row_groups)
+            found = [_columns(file.read_row_group(c)) for c in groups]
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             raise InputError(
                 f"{path} is damaged ({reason}): remove {self.path} and ingest again"
             ) from error
-        if len(tables) != self.manifest.blocks:
-            raise InputError(f"{path} does not belong to this dataset: ingest again")
-        return [_columns(table) for table in tables]
+        rows, cols = self.manifest.row_offsets, self.manifest.col_offsets
+        lengths = [len(columns.rating) for columns in found]
+        if lengths != self.manifest.block_counts[part][row_block] or not all(
+            _within(columns.user, rows[row_block], rows[row_block + 1])
+            and _within(columns.item, cols[c], cols[c + 1])
+            for c, columns in enumerate(found)
+        ):
+            raise self._foreign(path)
+        return found
+
+    def _foreign(self, file: Path) -> InputError:
+        return InputError(
+            f"{file} does not belong to this dataset: remove {self.path} and ingest again"
+        )
 
 
 def is_dataset(path: Path) -> bool:
@@ -120,6 +143,7 @@ def write(
 ) -> Manifest:
     """Fill a folder; ``block(part, row block, column block)`` are the ratings of one block."""
     blocks = len(users.offsets) - 1
+    block_counts: dict[str, list[list[int]]] = {part: [] for part in PARTS}
     digest = hashlib.sha256()
     for vocabulary, name in ((users, "users.parquet"), (items, "items.parquet")):
         vocabulary.write(folder / name)
@@ -127,13 +151,14 @@ def write(
     for number, part in enumerate(PARTS):
         (folder / part).mkdir()
         for b in range(blocks):
-            _write_row_block(
-                folder / part / _file_name(b), [block(number, b, c) for c in range(blocks)], digest
-            )
+            row_block = [block(number, b, c) for c in range(blocks)]
+            _write_row_block(folder / part / _file_name(b), row_block, digest)
+            block_counts[part].append([len(columns.rating) for columns in row_block])
     manifest = Manifest(
         blocks=blocks,
         users=len(users),
         items=len(items),
+        block_counts=block_counts,
         row_offsets=users.offsets.tolist(),
         col_offsets=items.offsets.tolist(),
         digest=digest.hexdigest(),
@@ -167,6 +192,10 @@ def _columns(table: pa.Table) -> RatingColumns:
     )
 
 
+def _within(index: NDArray[np.int32], start: int, stop: int) -> bool:
+    return not len(index) or (start <= int(index.min()) and int(index.max()) < stop)
+
+
 def _read_manifest(path: Path) -> Manifest:
     file = path / "manifest.json"
     try:
@@ -174,7 +203,7 @@ def _read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise InputError(f"{path} is not an ingested dataset: it has no manifest.json") from error
     except ValueError as error:
-        raise InputError(f"{file} is damaged ({error}): ingest again") from error
+        raise InputError(f"{file} is damaged ({error}): remove {path} and ingest again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path} is not a dataset of format {FORMAT}: ingest again")
     if set(content) != {field.name for field in fields(Manifest)}:

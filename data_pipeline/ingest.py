@@ -396,11 +396,12 @@ def _scale(ratings: NDArray[np.float32]) -> dict[str, float]:
     values = np.unique(ratings[: 1 << 16])
     if len(values) <= MOST_GRID_VALUES:
         values = np.unique(ratings)
-    low, high = float(ratings.min()), float(ratings.max())
+    # As they are written: 4.1, not the single nearest to it.
+    low, high = float(str(ratings.min())), float(str(ratings.max()))
     if low == high:
         step = 1.0
     elif len(values) > MOST_GRID_VALUES:
         step = (high - low) / MOST_GRID_VALUES
     else:
-        step = float(np.diff(values.astype(np.float64)).min())
+        step = float(f"{np.diff(values.astype(str).astype(np.float64)).min():.7g}")
     return {"min": low, "max": high, "step": step, "mean": float(ratings.mean(dtype=np.float64))}

@@ -51,10 +51,14 @@ class Vocabulary:
             InputError: missing or damaged; names the file.
         """
         table = read_table(path)
-        blocks = int(table["block"][-1].as_py()) + 1
-        offsets = np.searchsorted(table["block"].to_numpy(), np.arange(blocks + 1))
-        counts: NDArray[np.int64] = table["count"].to_numpy()
-        return Vocabulary(table["id"].combine_chunks(), counts, offsets.astype(np.int64))
+        try:
+            ids, counts, block = (table[name].combine_chunks() for name in ("id", "count", "block"))
+        except KeyError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): restore it, or make it again"
+            ) from error
+        offsets = np.append(0, np.cumsum(np.bincount(block.to_numpy()))).astype(np.int64)
+        return Vocabulary(ids, counts.to_numpy(), offsets)
 
 
 def read_table(path: Path, **options: Any) -> pa.Table:
@@ -67,7 +71,7 @@ def read_table(path: Path, **options: Any) -> pa.Table:
         return pq.read_table(path, page_checksum_verification=True, **options)
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing: restore it, or make it again") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} is damaged ({reason}): restore it, or make it again") from error
 

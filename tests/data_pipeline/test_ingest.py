@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset import FORMAT, Dataset
 from data_pipeline.errors import InputError
 from data_pipeline.ingest import ingest, prepare
 from data_pipeline.partition import deal, default_blocks
@@ -286,6 +287,65 @@ def test_an_ingested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
         prepare(str(tmp_path / "d"), split=Split((0.8, 0.0, 0.2)))
 
 
+def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
+    of = made(write_csv(tmp_path / "r.csv", rows()), tmp_path / "d", blocks=2)
+    before = contents(of, "train")
+    rng = np.random.default_rng(0)
+    refused = 0
+    for name in ("train/row-block-000.parquet", "users.parquet"):
+        path = of.path / name
+        whole = path.read_bytes()
+        for at in rng.choice(len(whole), 100, replace=False):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            path.write_bytes(bytes(flipped))
+            try:
+                assert contents(of, "train") == before, at
+            except InputError as error:
+                refused += 1
+                assert path.name in str(error)
+        path.write_bytes(whole)
+    assert refused > 100
+
+
+def test_two_that_ingest_the_same_at_once_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(write_csv(tmp_path / "r.csv", rows()))
+    assign, faster = Split.assign, []
+
+    def overtaken(self: Split, *arguments: object) -> object:
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        faster.append(prepare(path))
+        return assign(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(Split, "assign", overtaken)
+    slower = prepare(path)
+    assert slower.path == faster[0].path and slower.manifest == faster[0].manifest
+    assert len(list(slower.path.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("ratings", "scale"),
+    [
+        ([4.1, 4.0, 0.3], (0.3, 4.1, 0.1)),
+        ([2.0, 2.0, 2.0], (2.0, 2.0, 1.0)),
+        ([1e-20, 3e-20, 5e-20], (1e-20, 5e-20, 2e-20)),
+        (np.linspace(1.0, 11.0, 2001).tolist(), (1.0, 11.0, 0.01)),
+    ],
+    ids=["tenths", "one value", "tiny", "continuous"],
+)
+def test_the_scale_of_the_ratings(
+    tmp_path: Path, ratings: list[float], scale: tuple[float, float, float]
+) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("user,item,rating\n" + "".join(f"1,{i},{x}\n" for i, x in enumerate(ratings)))
+    about = made(path, tmp_path / "d", split=Split((1.0, 0.0, 0.0))).manifest.rating
+    assert (about["min"], about["max"], about["step"]) == scale
+
+
 def test_damaged_datasets_are_named(tmp_path: Path) -> None:
     of = made(write_csv(tmp_path / "r.csv", rows()), tmp_path / "d", blocks=2)
     block = tmp_path / "d" / "train" / "row-block-001.parquet"
@@ -296,10 +356,17 @@ def test_damaged_datasets_are_named(tmp_path: Path) -> None:
         block.write_bytes(content)
         with pytest.raises(InputError, match=r"row-block-001\.parquet.*ingest again"):
             of.part("train", 1)
+    block.write_bytes((tmp_path / "d" / "train" / "row-block-000.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"row-block-001\.parquet does not belong"):
+        of.part("train", 1)
+    other = made(write_csv(tmp_path / "s.csv", rows(1, users=40)), tmp_path / "e", blocks=2)
+    (tmp_path / "d" / "users.parquet").write_bytes((other.path / "users.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"users\.parquet does not belong"):
+        of.users()
     (tmp_path / "d" / "users.parquet").write_bytes(b"no")
     with pytest.raises(InputError, match=r"users\.parquet"):
         of.users()
-    (tmp_path / "d" / "manifest.json").write_text('{"format": 1}')
+    (tmp_path / "d" / "manifest.json").write_text(json.dumps({"format": FORMAT}))
     with pytest.raises(InputError, match=r"manifest\.json"):
         Dataset(tmp_path / "d")
     with pytest.raises(InputError, match="not an ingested dataset"):
