@@ -32,7 +32,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sweeps": 10_000,
         "burn_in": 1_000,
         "step_size": 5e-3,
-        "split": "0.75:0.125:0.125",
     },
 }
 

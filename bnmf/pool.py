@@ -85,10 +85,13 @@ class Pool(Protocol):
         """Running averages of each (row block, column block)."""
 
     def snapshot(self) -> dict[str, Tensors]:
-        """All state, a named dictionary a block: independent of threads and workers."""
+        """All state, a named dictionary a block: independent of threads and workers.
+
+        The tensors are the live ones: write or copy them before the next sweep.
+        """
 
     def restore(self, rule: Rule, snapshot: Mapping[str, Tensors]) -> None:
-        """Go on from a `snapshot`."""
+        """Go on from a `snapshot`, whose tensors the pool then owns."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ from torch import Tensor
 from bnmf.pool import Tensors
 from bnmf.training import Progress
 from data_pipeline.errors import InputError
-from data_pipeline.files import replace_file, replace_folder
+from data_pipeline.files import naming, replace_file, replace_folder
 
 FORMAT = 1
 
@@ -260,8 +260,9 @@ class RunRecorder:
 
 
 def _append(log: TextIO, line: Mapping[str, object]) -> None:
-    log.write(json.dumps(line) + "\n")
-    log.flush()
+    with naming(Path(log.name)):
+        log.write(json.dumps(line) + "\n")
+        log.flush()
 
 
 def read_json(path: Path) -> dict[str, Any]:

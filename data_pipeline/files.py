@@ -14,12 +14,24 @@ from data_pipeline.errors import InputError
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Failures of the disk that do not say where they happened say ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; renamed into place when all went well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        temporary.replace(path)
+        with naming(path):
+            yield temporary
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -40,7 +52,8 @@ def replace_folder(path: Path) -> Iterator[Path]:
         raise InputError(f"{path} cannot be made: {error.strerror}; name another") from error
     try:
         temporary.chmod(0o755)
-        yield temporary
+        with naming(path):
+            yield temporary
         try:
             temporary.replace(path)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,6 +109,10 @@ def train(
             **settings,
         )
     result = read_json(run.path / "report.json")
+    for part, baselines in result["baselines"].items():
+        if result[part]["rmse"] > baselines["global_mean"]["rmse"]:
+            warning = f"{part} predictions are worse than the global mean: lower --step-size"
+            print(f"warning: {warning}, or raise --sweeps", file=sys.stderr)
     if as_json:
         print(json.dumps({"run": str(run.path), **result}))
     else:

@@ -223,6 +223,18 @@ def test_a_diverging_chain_stops_and_keeps_its_last_checkpoint(
     assert not kept or kept[-1] == f"sweep-{at - 1:06d}"
 
 
+def test_a_step_too_large_that_stays_finite_is_pointed_out(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    flags = ("--sampler", "sgld", "--step-size", "1e4")
+    outcome = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "run", *QUICK, *flags)
+    assert outcome.code == 0
+    assert "warning: test predictions are worse than the global mean" in outcome.err
+    assert "--step-size" in outcome.err
+    fine = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "fine", *QUICK)
+    assert "warning" not in fine.err
+
+
 def test_predictions_of_the_demo_lie_above_its_floor(bnmf: Command, tmp_path: Path) -> None:
     outcome = bnmf("train", "--data", "demo", "--out", tmp_path / "run", "--sweeps", "60", "--json")
     assert outcome.code == 0, outcome.err
