@@ -26,7 +26,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.split import PARTS
 from data_pipeline.vocabulary import Vocabulary
 
-FORMAT = 2
+FORMAT = 1
 
 
 class RatingColumns(NamedTuple):
@@ -58,7 +58,7 @@ class Manifest:
     users: int  # I
     items: int  # J
     counts: dict[str, int]  # ratings a part
-    block_counts: dict[str, list[list[int]]]  # (G, G) ratings a block, for each part
+    files: dict[str, str]  # SHA-256 of each
     rating: dict[str, float]  # min, max, step, mean of the training part; lowest of all parts
     split: dict[str, Any]
     duplicates: dict[str, Any]  # policy, count
@@ -85,17 +85,13 @@ class Dataset:
         Raises:
             InputError: the file is missing or damaged; names it.
         """
-        return self._vocabulary("users.parquet", self.manifest.row_offsets)
+        self._content("users.parquet")
+        return Vocabulary.read(self.path / "users.parquet")
 
     def items(self) -> Vocabulary:
         """The items, in index order; raises as `users`."""
-        return self._vocabulary("items.parquet", self.manifest.col_offsets)
-
-    def _vocabulary(self, name: str, offsets: list[int]) -> Vocabulary:
-        found = Vocabulary.read(self.path / name)
-        if found.offsets.tolist() != offsets:
-            raise self._foreign(self.path / name)
-        return found
+        self._content("items.parquet")
+        return Vocabulary.read(self.path / "items.parquet")
 
     def part(self, part: str, row_block: int) -> list[RatingColumns]:
         """The blocks of one row block of "train", "valid" or "test": G of them, by column block.
@@ -103,30 +99,20 @@ class Dataset:
         Raises:
             InputError: the file is missing or damaged; names it.
         """
-        path = self.path / part / _file_name(row_block)
-        try:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
-            groups = range(file.num_row_groups)
-            found = [_columns(file.read_row_group(c)) for c in groups]
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(
-                f"{path} is damaged ({reason}): remove {self.path} and ingest again"
-            ) from error
-        rows, cols = self.manifest.row_offsets, self.manifest.col_offsets
-        lengths = [len(columns.rating) for columns in found]
-        if lengths != self.manifest.block_counts[part][row_block] or not all(
-            _within(columns.user, rows[row_block], rows[row_block + 1])
-            and _within(columns.item, cols[c], cols[c + 1])
-            for c, columns in enumerate(found)
-        ):
-            raise self._foreign(path)
-        return found
+        content = self._content(_row_block(part, row_block))
+        file = pq.ParquetFile(pa.BufferReader(content))
+        return [_columns(file.read_row_group(c)) for c in range(file.num_row_groups)]
 
-    def _foreign(self, file: Path) -> InputError:
-        return InputError(
-            f"{file} does not belong to this dataset: remove {self.path} and ingest again"
-        )
+    def _content(self, name: str) -> bytes:
+        # Parquet's own checksums leave out the footer: a flipped bit there can lose rows unseen.
+        path = self.path / name
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as error:
+            raise InputError(f"{path} is missing: remove {self.path} and ingest again") from error
+        if hashlib.sha256(content).hexdigest() != self.manifest.files.get(name):
+            raise InputError(f"{path} is damaged: remove {self.path} and ingest again")
+        return content
 
 
 def is_dataset(path: Path) -> bool:
@@ -143,7 +129,6 @@ def write(
 ) -> Manifest:
     """Fill a folder; ``block(part, row block, column block)`` are the ratings of one block."""
     blocks = len(users.offsets) - 1
-    block_counts: dict[str, list[list[int]]] = {part: [] for part in PARTS}
     digest = hashlib.sha256()
     for vocabulary, name in ((users, "users.parquet"), (items, "items.parquet")):
         vocabulary.write(folder / name)
@@ -152,13 +137,15 @@ def write(
         (folder / part).mkdir()
         for b in range(blocks):
             row_block = [block(number, b, c) for c in range(blocks)]
-            _write_row_block(folder / part / _file_name(b), row_block, digest)
-            block_counts[part].append([len(columns.rating) for columns in row_block])
+            _write_row_block(folder / _row_block(part, b), row_block, digest)
     manifest = Manifest(
         blocks=blocks,
         users=len(users),
         items=len(items),
-        block_counts=block_counts,
+        files={
+            path.relative_to(folder).as_posix(): _sha256(path)
+            for path in sorted(folder.rglob("*.parquet"))
+        },
         row_offsets=users.offsets.tolist(),
         col_offsets=items.offsets.tolist(),
         digest=digest.hexdigest(),
@@ -181,8 +168,13 @@ def _write_row_block(path: Path, blocks: list[RatingColumns], digest: Any) -> No
         writer.close()
 
 
-def _file_name(row_block: int) -> str:
-    return f"row-block-{row_block:03d}.parquet"
+def _row_block(part: str, row_block: int) -> str:
+    return f"{part}/row-block-{row_block:03d}.parquet"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _columns(table: pa.Table) -> RatingColumns:
@@ -190,10 +182,6 @@ def _columns(table: pa.Table) -> RatingColumns:
     return RatingColumns(
         column["user"], column["item"], column["rating"], column.get("time"), column.get("truth")
     )
-
-
-def _within(index: NDArray[np.int32], start: int, stop: int) -> bool:
-    return not len(index) or (start <= int(index.min()) and int(index.max()) < stop)
 
 
 def _read_manifest(path: Path) -> Manifest:

@@ -7,6 +7,7 @@ alone, not on the order of rows in the file: rows are put into the order of thei
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,10 @@ def prepare(
     key = hashlib.sha256(f"{source.identity} {options}".encode()).hexdigest()[:12]
     place = cache_dir() / "datasets" / f"{source.name}-{key}"
     if dataset.is_dataset(place):
-        return Dataset(place)
+        try:
+            return Dataset(place)
+        except InputError:  # of another version, or damaged: it is only a cache
+            shutil.rmtree(place)
     try:
         return ingest(
             source,

@@ -128,10 +128,11 @@ def _lines(made: Dataset, about: Manifest) -> Iterator[tuple[str, str]]:
     yield "scale", "{min:g} to {max:g}, {step:g} apart, mean {mean:.4f}".format(**about.rating)
     yield "split", ", ".join(f"{name} {value}" for name, value in about.split.items())
     yield "duplicates", "{count:,} ({policy})".format(**about.duplicates)
-    yield "blocks", f"{about.blocks} x {about.blocks}, {_balance(about)}"
+    yield "blocks", f"{about.blocks} x {about.blocks}, {_balance(made)}"
     yield "digest", about.digest
 
 
-def _balance(about: Manifest) -> str:
-    sizes = [size for row in about.block_counts["train"] for size in row]
+def _balance(made: Dataset) -> str:
+    blocks = range(made.manifest.blocks)
+    sizes = [len(block.rating) for b in blocks for block in made.part("train", b)]
     return f"the largest {max(sizes) * len(sizes) / sum(sizes):.2f} x the mean"

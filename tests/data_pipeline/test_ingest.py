@@ -287,25 +287,21 @@ def test_an_ingested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
         prepare(str(tmp_path / "d"), split=Split((0.8, 0.0, 0.2)))
 
 
-def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     of = made(write_csv(tmp_path / "r.csv", rows()), tmp_path / "d", blocks=2)
     before = contents(of, "train")
     rng = np.random.default_rng(0)
-    refused = 0
     for name in ("train/row-block-000.parquet", "users.parquet"):
         path = of.path / name
         whole = path.read_bytes()
-        for at in rng.choice(len(whole), 100, replace=False):
+        for at in rng.choice(len(whole), 50, replace=False):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << int(rng.integers(8))
             path.write_bytes(bytes(flipped))
-            try:
-                assert contents(of, "train") == before, at
-            except InputError as error:
-                refused += 1
-                assert path.name in str(error)
+            with pytest.raises(InputError, match=f"{path.name} is damaged.*ingest again"):
+                contents(of, "train")
         path.write_bytes(whole)
-    assert refused > 100
+    assert contents(of, "train") == before
 
 
 def test_two_that_ingest_the_same_at_once_agree(
@@ -325,6 +321,13 @@ def test_two_that_ingest_the_same_at_once_agree(
     slower = prepare(path)
     assert slower.path == faster[0].path and slower.manifest == faster[0].manifest
     assert len(list(slower.path.parent.iterdir())) == 1
+
+
+def test_a_cached_dataset_with_a_damaged_manifest_is_made_again(tmp_path: Path) -> None:
+    path = str(write_csv(tmp_path / "r.csv", rows()))
+    first = prepare(path)
+    (first.path / "manifest.json").write_text("{")
+    assert prepare(path).manifest == first.manifest
 
 
 @pytest.mark.parametrize(
@@ -357,13 +360,13 @@ def test_damaged_datasets_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"row-block-001\.parquet.*ingest again"):
             of.part("train", 1)
     block.write_bytes((tmp_path / "d" / "train" / "row-block-000.parquet").read_bytes())
-    with pytest.raises(InputError, match=r"row-block-001\.parquet does not belong"):
+    with pytest.raises(InputError, match=r"row-block-001\.parquet is damaged"):
         of.part("train", 1)
     other = made(write_csv(tmp_path / "s.csv", rows(1, users=40)), tmp_path / "e", blocks=2)
     (tmp_path / "d" / "users.parquet").write_bytes((other.path / "users.parquet").read_bytes())
-    with pytest.raises(InputError, match=r"users\.parquet does not belong"):
+    with pytest.raises(InputError, match=r"users\.parquet is damaged"):
         of.users()
-    (tmp_path / "d" / "users.parquet").write_bytes(b"no")
+    (tmp_path / "d" / "users.parquet").unlink()
     with pytest.raises(InputError, match=r"users\.parquet"):
         of.users()
     (tmp_path / "d" / "manifest.json").write_text(json.dumps({"format": FORMAT}))

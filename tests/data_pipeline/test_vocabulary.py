@@ -16,7 +16,7 @@ def vocabulary(ids: pa.Array) -> Vocabulary:
     return Vocabulary(ids, np.arange(n), np.array([0, n // 2, n]))
 
 
-NUMBERS = vocabulary(pa.array([7, -3, 12, 10**15]))
+NUMBERS = vocabulary(pa.array([7, -3, 12, 10**15, 2**63 - 1]))
 WORDS = vocabulary(pa.array(["b", "12", "ü", "-3"]))
 
 
@@ -33,7 +33,8 @@ WORDS = vocabulary(pa.array(["b", "12", "ü", "-3"]))
         (pa.chunked_array([["12"], ["-3"]]), [2, 1]),
         (pa.array(["12", "7", "12"]).dictionary_encode(), [2, 0, 2]),
         ([12, "12", "y"], [2, 2, -1]),
-        (["9" * 40], [-1]),
+        (["9" * 40, "9" * 19, str(2**63), str(-(2**63) - 1)], [-1, -1, -1, -1]),
+        ([str(2**63 - 1)], [4]),
     ],
 )
 def test_numbers(raw: object, expected: list[int]) -> None:
@@ -52,6 +53,6 @@ def test_round_trip(tmp_path: Path) -> None:
     for before in (NUMBERS, WORDS):
         before.write(tmp_path / "v.parquet")
         after = Vocabulary.read(tmp_path / "v.parquet")
-        assert after.ids.equals(before.ids) and len(after) == 4
+        assert after.ids.equals(before.ids) and len(after) == len(before)
         np.testing.assert_array_equal(after.counts, before.counts)
         np.testing.assert_array_equal(after.offsets, before.offsets)
