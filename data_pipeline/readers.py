@@ -58,6 +58,11 @@ class File:
 
     name: str  # for people
     open: Callable[[], IO[bytes] | gzip.GzipFile]
+    path: Path | None = None  # where it lies as it is, neither packed nor compressed
+
+    def for_arrow(self) -> pa.NativeFile | IO[bytes] | gzip.GzipFile:
+        """Opened for Arrow, whose threads must not hold Python's files while Python ends."""
+        return pa.OSFile(str(self.path)) if self.path is not None else self.open()
 
     @property
     def is_parquet(self) -> bool:
@@ -82,7 +87,7 @@ def file_at(path: Path) -> File:
         raise InputError(f"{path} is empty: it holds no ratings")
     if path.suffix == ".gz":
         return File(str(path), lambda: gzip.open(path))
-    return File(str(path), lambda: path.open("rb"))
+    return File(str(path), lambda: path.open("rb"), path)
 
 
 def files_in_zip(path: Path, choose: Callable[[list[str]], list[str]]) -> list[File]:
@@ -136,7 +141,7 @@ def read(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.Re
 
 
 def _parquet(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    with file.open() as stream:
+    with file.for_arrow() as stream:
         parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         found = _find(file, parquet.schema_arrow.names, columns, roles)
         start = 0
@@ -213,7 +218,7 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
             types[field] = _time_type(first[layout.fields.index(field)])
         else:
             types[field] = pa.float64() if role == "rating" else TEXT_ID
-    with file.open() as stream:
+    with file.for_arrow() as stream:
         try:
             reader = pyarrow.csv.open_csv(
                 stream,
