@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bnmf.diagnostics import accuracy
 from bnmf.posterior import Posterior
 from bnmf.predictive import calibration
 from bnmf.run import Run
 from data_pipeline.errors import InputError
+from data_pipeline.vocabulary import read_table
 
 PARTS = ("test", "valid")
 
@@ -37,12 +37,7 @@ def evaluate(run: Run) -> dict[str, Any]:
         if not run.manifest["dataset"]["counts"][part]:
             continue
         path = run.path / "predictions" / f"{part}.parquet"
-        try:
-            table = pq.read_table(path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(
-                f"{path} cannot be read: {error}; restore it or train again"
-            ) from error
+        table = read_table(path)
         rating = table["rating"].to_numpy().astype(np.float64)
         lower, upper = _predictive_cdf(posterior, table["user"], table["item"], rating)
         report[part] = {

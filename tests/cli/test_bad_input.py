@@ -180,7 +180,7 @@ def test_damaged_predictions(bnmf: Command, ratings_csv: Path, tmp_path: Path) -
     run = trained(bnmf, ratings_csv, tmp_path / "run")
     path = run / "predictions" / "test.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    bnmf("evaluate", run).refused("test.parquet", "train again")
+    bnmf("evaluate", run).refused("test.parquet", "damaged", "make it again")
     path.unlink()
     bnmf("evaluate", run).refused("test.parquet")
 
