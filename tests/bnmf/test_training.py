@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from bnmf.domains import CoRV, Domain, Mirror
+from bnmf.random import Key
 from bnmf.samplers.sgld import SGLD
 from bnmf.samplers.sgnht import SGNHT
 from bnmf.schedules import Schedule
+from bnmf.sweep import Rule
 from bnmf.training import ChainDiverged, Interrupted, Job, run
 from bnmf.transforms import TRANSFORMS
 from tests.bnmf.small import (
@@ -207,3 +209,24 @@ def test_training_learns_the_ratings() -> None:
 def test_sweeps_without_held_out_parts() -> None:
     memory = finished(job_of(parts=()))
     assert memory.lines[1] == {"step_size": 0.1} and len(memory.draws) == 5
+
+
+def test_visits_use_the_curvatures_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the sweep before, and the schedule's step."""
+    job = job_of(2)
+    used: list[tuple[float, float, float]] = []
+    memory = Memory(every=True)
+    with pool_of(2) as pool:
+        sweep = pool.sweep
+
+        def spy(rule: Rule, key: Key, order: Sequence[int]) -> None:
+            used.append((rule.row_curvature, rule.col_curvature, rule.step_size))
+            sweep(rule, key, order)
+
+        monkeypatch.setattr(pool, "sweep", spy)
+        run(pool, job, memory)
+    kept = [(p.row_curvature, p.col_curvature) for p, _ in memory.checkpoints]
+    assert [both[:2] for both in used[1:]] == kept[:-1]
+    assert all(row > 0 and col > 0 for row, col, _ in used)
+    steps = [job.rule.step_size * job.schedule.factor(t) for t in range(job.sweeps)]
+    assert [step for *_, step in used] == steps

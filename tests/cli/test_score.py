@@ -30,11 +30,13 @@ def by_hand(run: Path, user: str, item: int) -> tuple[float, float, float]:
     """(mean, std, epistemic std) of a known pair by brute force over the draws' files."""
     users = pq.read_table(run / "users.parquet")["id"].to_pylist()
     items = pq.read_table(run / "items.parquet")["id"].to_pylist()
-    rates = []
+    rates, weights = [], []
     for entry in Run(run).draws():
+        weights.append(entry["weight"])
         draw = load_file(run / "draws" / entry["file"])
         rates.append(draw["W"][users.index(user)].astype(float) @ draw["H"][items.index(item)])
-    mean, variance = np.mean(rates), np.var(rates)
+    mean = np.average(rates, weights=weights)
+    variance = np.average((np.array(rates) - mean) ** 2, weights=weights)
     return float(mean), float(np.sqrt(variance + mean / 4.0)), float(np.sqrt(variance))
 
 
@@ -87,6 +89,29 @@ def test_unknown_ids_get_the_priors_prediction(run: Path) -> None:
         assert abs(got.std_epistemic[at] ** 2 - rate.var()) < 5 * square.std() / np.sqrt(n)
         expected = got.std_epistemic[at] ** 2 + got.mean[at] / config["counts_per_unit"]
         assert got.std[at] ** 2 == pytest.approx(expected, rel=1e-9)
+
+
+def test_draws_count_by_their_weights(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ("--rank", "3", "--sweeps", "40", "--schedule", "polynomial:0.9:1", "--thin", "1")
+    assert bnmf("train", "--data", ratings_csv, "--out", out, *flags).code == 0
+    mean, std, epistemic = by_hand(out, "u1", 100)
+    got = Posterior.load(out).predict(["u1"], [100])
+    assert got.mean[0] == pytest.approx(mean, rel=1e-5)
+    assert got.std[0] == pytest.approx(std, rel=1e-4)
+    assert got.std_epistemic[0] == pytest.approx(epistemic, rel=1e-3)
+
+
+def test_ids_that_only_the_test_file_has_are_unknown(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "test.csv").write_text("user,item,rating\nnew,100,3\nu1,101,4\n")
+    flags = ("--rank", "3", "--sweeps", "20", "--test-file", tmp_path / "test.csv")
+    outcome = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "run", *flags)
+    assert outcome.code == 0, outcome.err
+    got = Posterior.load(tmp_path / "run").predict(["new", "u1", "nobody"], [100, 100, 100])
+    assert got.known_user.tolist() == [False, True, False]
+    assert (got.mean[0], got.std[0]) == pytest.approx((got.mean[2], got.std[2]), rel=1e-12)
 
 
 def test_csv_pairs_and_parquet_pairs_score_alike(bnmf: Command, run: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
+from scipy import special
 
 from tests.conftest import Command
 
@@ -91,6 +92,36 @@ def test_running_average_is_the_mean_over_every_sweep_after_burn_in(
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-5)
     np.testing.assert_allclose(table["std_epistemic"], np.sqrt(variance), rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(table["std"], np.sqrt(variance + mean / 4.0), rtol=1e-4)
+
+
+def test_density_and_coverage_are_those_of_the_mixture_over_draws(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    """By hand from the draws' files; coverage by a random u a rating, within 5 standard errors."""
+    out = tmp_path / "run"
+    result = train(bnmf, ratings_csv, out, "--schedule", "polynomial:0.9:1")["test"]
+    table = pq.read_table(out / "predictions" / "test.parquet")
+    users = pq.read_table(out / "users.parquet")["id"].to_pylist()
+    items = pq.read_table(out / "items.parquet")["id"].to_pylist()
+    u = [users.index(x) for x in table["user"].to_pylist()]
+    i = [items.index(x) for x in table["item"].to_pylist()]
+    index = json.loads((out / "draws" / "index.json").read_text())["draws"]
+    weights = np.array([entry["weight"] for entry in index])
+    x, s, half = table["rating"].to_numpy().astype(float), 4.0, 0.25
+    below, above = [], []
+    for entry in index:
+        draw = load_file(out / "draws" / entry["file"])
+        mu = s * np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i])
+        below.append(np.where(x > 0.5, special.gammaincc(s * (x - half) + 0.5, mu), 0.0))
+        above.append(np.where(x < 5.0, special.gammaincc(s * (x + half) + 0.5, mu), 1.0))
+    lower, upper = (np.average(edge, axis=0, weights=weights) for edge in (below, above))
+    expected = np.mean(np.log(upper - lower))
+    assert result["log_predictive_density"] == pytest.approx(expected, rel=1e-5)
+    pit = np.random.default_rng(0).uniform(lower, upper, (2000, len(x)))
+    for level, covered in result["coverage"].items():
+        inside = (np.abs(pit - 0.5) <= int(level) / 200).mean(1)
+        error = inside.std() / np.sqrt(len(inside))
+        assert abs(inside.mean() - covered) < 5 * error + 1e-6
 
 
 @pytest.mark.parametrize("flags", [(), ("--batch-size", "50", "--local-steps", "2")])
