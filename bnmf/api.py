@@ -20,7 +20,7 @@ from bnmf.blocks import RatingBlock
 from bnmf.config import TrainConfig, combine, read_toml
 from bnmf.diagnostics import Biases, Ratings, fit_biases
 from bnmf.domains import CoRV, Domain, Mirror
-from bnmf.evaluation import evaluate
+from bnmf.evaluation import report_of
 from bnmf.models import PoissonNMF
 from bnmf.pool import HeldOut, LocalPool
 from bnmf.posterior import poisson_nmf
@@ -83,8 +83,11 @@ def train(
     chosen = _check(wanted, dataset)
     folder = Path(out) if out is not None else _next_folder(dataset.manifest.name)
     vocabularies = [dataset.path / name for name in ("users.parquet", "items.parquet")]
-    fresh = Run.create(folder, chosen.to_toml(), _manifest(dataset), vocabularies)
-    return _train(fresh, chosen, dataset, listener)
+
+    def begin() -> Run:
+        return Run.create(folder, chosen.to_toml(), _manifest(dataset), vocabularies)
+
+    return _train(chosen, dataset, listener, begin)
 
 
 def _resume(
@@ -116,15 +119,32 @@ def _resume(
             f"{out} was trained on another dataset (digest {digest[:12]}, {stored.data} now has "
             f"{dataset.manifest.digest[:12]}): restore the data, or train anew"
         )
-    return _train(begun, stored, dataset, listener)
+    return _train(stored, dataset, listener, lambda: begun)
 
 
-def _train(begun: Run, config: TrainConfig, dataset: Dataset, listener: Listener | None) -> Run:
+def _train(
+    config: TrainConfig, dataset: Dataset, listener: Listener | None, begin: Callable[[], Run]
+) -> Run:
+    """Everything is read before ``begin`` writes: bad data leave no run behind."""
     job = _job(config, dataset)
+    pool = _local_pool(dataset, job.parts, config.threads or 1)
+    try:
+        return _sample(begin(), config, dataset, listener, job, pool)
+    finally:
+        pool.close()
+
+
+def _sample(
+    begun: Run,
+    config: TrainConfig,
+    dataset: Dataset,
+    listener: Listener | None,
+    job: Job,
+    pool: LocalPool,
+) -> Run:
     checkpoint = begun.load_checkpoint()
     begun.rewind(checkpoint[0].sweep if checkpoint else 0)
     begun.set_status("running")
-    pool = _local_pool(dataset, job.parts, config.threads or 1)
     recorder = RunRecorder(
         begun,
         listener or _silent,
@@ -146,10 +166,9 @@ def _train(begun: Run, config: TrainConfig, dataset: Dataset, listener: Listener
         raise
     finally:
         recorder.close()
-        pool.close()
+    write_json(begun.path / "report.json", report_of(begun))
     begun.prune_checkpoints(keep=1)
     begun.set_status("finished")
-    write_json(begun.path / "report.json", evaluate(begun))
     return begun
 
 

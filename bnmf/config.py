@@ -140,7 +140,7 @@ def combine(flags: Mapping[str, Any], config_file: Path | None = None) -> TrainC
     """
     from_file = read_toml(config_file) if config_file else {}
     preset = flags.get("preset", from_file.get("preset"))
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise InputError(f"--preset {preset} is unknown: choose from {', '.join(PRESETS)}")
     settings = {**(PRESETS[preset] if preset else {}), **from_file, **flags}
     try:

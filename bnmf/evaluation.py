@@ -19,16 +19,25 @@ PARTS = ("test", "valid")
 
 
 def evaluate(run: Run) -> dict[str, Any]:
-    """The report of a finished run: a dictionary a part that has ratings, and the baselines.
+    """The report of a finished run.
+
+    Raises:
+        InputError: the run is not finished, or a file is damaged.
+    """
+    if run.status != "finished":
+        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+    return report_of(run)
+
+
+def report_of(run: Run) -> dict[str, Any]:
+    """How good the predictions are: a dictionary a part that has ratings, and the baselines.
 
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
     density and the coverage are of the mixture of the likelihood over the kept draws.
 
     Raises:
-        InputError: the run has no predictions yet, or a file is damaged.
+        InputError: there are no predictions yet, or a file is damaged.
     """
-    if run.status != "finished":
-        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
     report: dict[str, Any] = {}
     baselines: dict[str, Any] = {}
     posterior = Posterior.load(run.path)

@@ -48,6 +48,10 @@ class Run:
         if not (path / "manifest.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no manifest.json")
         self.manifest = read_json(path / "manifest.json")
+        if self.manifest.get("format") == FORMAT and not {"status", "dataset"} <= set(
+            self.manifest
+        ):
+            raise InputError(f"{path / 'manifest.json'} is damaged: restore it or train again")
         if self.manifest.get("format") != FORMAT:
             raise InputError(
                 f"{path} has run format {self.manifest.get('format')}, this bnmf reads {FORMAT}"
@@ -84,7 +88,11 @@ class Run:
     def draws(self) -> list[dict[str, Any]]:
         """The kept draws, oldest first: file, sweep, weight, sha256."""
         index = self.path / "draws" / "index.json"
-        return list(read_json(index)["draws"]) if index.exists() else []
+        entries = read_json(index).get("draws") if index.exists() else []
+        needed = {"file", "sweep", "weight", "sha256"}
+        if not isinstance(entries, list) or not all(needed <= set(entry) for entry in entries):
+            raise InputError(f"{index} is damaged: restore it or train again")
+        return entries
 
     def load_draw(self, entry: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """W (I, K) and H (J, K) of one entry of `draws`.
@@ -218,7 +226,8 @@ class RunRecorder:
         self._checkpoint_seconds = checkpoint_seconds
         self._sweeps, self._ratings = sweeps, ratings
         self._done = 0
-        self._began = self._committed = time.monotonic()
+        self._began = time.monotonic()
+        self._committed = -float("inf")  # the first sweep is committed: a chain may diverge soon
         self._metrics = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._timings = (run.path / "timings.jsonl").open("a", encoding="utf-8")
 

@@ -119,7 +119,7 @@ class Dataset:
 
 def is_dataset(path: Path) -> bool:
     """Whether a folder is an ingested dataset, as far as its manifest tells."""
-    return (path / "manifest.json").is_file() and (path / "users.parquet").is_file()
+    return (path / "manifest.json").is_file() and (path / "train").is_dir()
 
 
 def write(

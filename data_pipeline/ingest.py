@@ -24,7 +24,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import cache_dir, replace_folder
 from data_pipeline.partition import deal, default_blocks
 from data_pipeline.readers import Columns
-from data_pipeline.sources import Progress, Source, locate
+from data_pipeline.sources import NAMES, Progress, Source, locate
 from data_pipeline.split import PARTS, TRAIN, Split
 from data_pipeline.vocabulary import Vocabulary, is_integer
 
@@ -48,7 +48,7 @@ def prepare(
     Raises:
         InputError: see `locate` and `ingest`; or a dataset folder was made with other options.
     """
-    if dataset.is_dataset(Path(data)):
+    if data not in NAMES and dataset.is_dataset(Path(data)):
         return _as_ingested(Dataset(Path(data)), split, blocks)
     chosen = split or Split()
     source = locate(data, columns, progress)

@@ -201,7 +201,7 @@ class _Layout:
     """How the lines of a text file are made up."""
 
     delimiter: str
-    header: bool
+    header: int  # its line, counted from 1; 0 where there is none
     fields: list[str]
     roles: dict[str, str]  # role -> field
 
@@ -223,7 +223,7 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
             reader = pyarrow.csv.open_csv(
                 stream,
                 pyarrow.csv.ReadOptions(
-                    column_names=names, skip_rows=int(layout.header), block_size=BLOCK_BYTES
+                    column_names=names, skip_rows=layout.header, block_size=BLOCK_BYTES
                 ),
                 pyarrow.csv.ParseOptions(
                     delimiter=layout.delimiter[0], quote_char=False if doubled else '"'
@@ -249,8 +249,8 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
 def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layout, list[str]]:
     """The layout, and the first line of data as fields."""
     with file.open() as stream:
-        lines = [line.strip() for line in _head(stream)]
-    lines = [line for line in lines if line]
+        every = [line.strip() for line in _head(stream)]
+    lines = [line for line in every if line]
     if not lines:
         raise InputError(f"{file.name} is empty: it holds no ratings")
     if "\0" in lines[0]:
@@ -262,14 +262,16 @@ def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layo
         found = _find(file, fields, columns, roles)
         if len(lines) < 2:
             raise InputError(f"{file.name} holds a header and no rows")
-        return _Layout(delimiter, True, fields, found), _fields(lines[1], delimiter)
+        return _Layout(delimiter, every.index(lines[0]) + 1, fields, found), _fields(
+            lines[1], delimiter
+        )
     if any(getattr(columns, role) for role in roles):
         flag = next(FLAGS[role] for role in roles if getattr(columns, role))
         raise InputError(f"{file.name} has no header line for {flag} to name a column of: add one")
     if len(fields) > 4:
         raise InputError(f"{file.name} has {len(fields)} columns and no header: add a header line")
     names = ["user", "item", "rating", "time"][: len(fields)]
-    return _Layout(delimiter, False, names, {n: n for n in names if n in roles}), fields
+    return _Layout(delimiter, 0, names, {n: n for n in names if n in roles}), fields
 
 
 def _head(stream: IO[bytes] | gzip.GzipFile) -> list[str]:
@@ -278,7 +280,7 @@ def _head(stream: IO[bytes] | gzip.GzipFile) -> list[str]:
         text = start.decode("utf-8-sig", errors="strict" if len(start) < 1 << 16 else "ignore")
     except UnicodeDecodeError:
         text = start.decode("latin-1")
-    return text.splitlines()[:3]
+    return text.splitlines()[:20]
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
@@ -393,7 +395,7 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
                 line = raw.decode("utf-8-sig").rstrip("\r\n")
             except UnicodeDecodeError:
                 return InputError(f"{place} is not UTF-8: save the file as UTF-8")
-            if (number == 1 and layout.header) or not line:
+            if number <= layout.header or not line:
                 continue
             values = _fields(line, layout.delimiter)
             if layout.delimiter == "::" and any(":" in value for value in values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated
@@ -33,10 +34,16 @@ def score(
         raise InputError(f"--out {out} is the file of --pairs: name another")
     posterior = Posterior.load(run)
     count = unknown = 0
+    batches = read_pairs(pairs, Columns(user=user_col, item=item_col))
+    first = next(batches, None)  # bad pairs leave no folder behind
+    if first is None:
+        raise InputError(f"--pairs {pairs} holds no pairs")
+    if out.is_dir():
+        raise InputError(f"--out {out} is a folder: name a file")
     out.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(out) as temporary:
         writer: pq.ParquetWriter | None = None
-        for batch in read_pairs(pairs, Columns(user=user_col, item=item_col)):
+        for batch in itertools.chain([first], batches):
             prediction = posterior.predict(batch["user"], batch["item"])
             known = prediction.known_user & prediction.known_item
             count, unknown = count + len(known), unknown + int((~known).sum())
@@ -44,8 +51,7 @@ def score(
             if writer is None:
                 writer = pq.ParquetWriter(temporary, table.schema)
             writer.write_table(table)
-        if writer is None:
-            raise InputError(f"--pairs {pairs} holds no pairs")
+        assert writer is not None
         writer.close()
     if as_json:
         print(json.dumps({"out": str(out), "pairs": count, "unknown": unknown}))

@@ -207,3 +207,58 @@ def test_a_full_disk(
     )
     assert bnmf("train", "--out", out, "--resume").code == 0
     assert bnmf("evaluate", out).code == 0
+
+
+def test_damaged_data_leave_no_run(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    assert bnmf("data", "ingest", ratings_csv, "--out", tmp_path / "d").code == 0
+    with (tmp_path / "d" / "train" / "row-block-000.parquet").open("ab") as file:
+        file.write(b"x")
+    outcome = bnmf("train", "--data", tmp_path / "d", "--out", tmp_path / "run", *QUICK[:4])
+    outcome.refused("row-block-000.parquet", "ingest again")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_lost_its_report_gets_it_on_resume(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bnmf.api.report_of", interrupted)
+        out = tmp_path / "run"
+        assert bnmf("train", "--data", ratings_csv, "--out", out, *QUICK).code == 130
+    assert bnmf("train", "--out", out, "--resume").code == 0
+    assert (out / "report.json").exists() and bnmf("evaluate", out).code == 0
+
+
+def test_a_folder_in_the_way_does_not_take_a_data_sets_name(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bnmf("data", "ingest", ratings_csv, "--out", "demo").code == 0
+    outcome = bnmf("train", "--data", "demo", "--out", "run", "--sweeps", "4", "--json")
+    assert json.loads(outcome.out)["test"]["count"] > 10_000
+
+
+def test_damaged_run_files(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    for name, content in (
+        ("draws/index.json", '{"draws": [{}]}'),
+        ("config.toml", 'data = "x"'),
+        ("manifest.json", '{"format": 1}'),
+    ):
+        whole = (run / name).read_text()
+        (run / name).write_text(content)
+        bnmf("evaluate", run).refused(name, "train again")
+        (run / name).write_text(whole)
+
+
+def test_blank_lines_before_a_header(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    (tmp_path / "p.csv").write_text("\n\nuser,item\nu1,100\n")
+    scored = bnmf("score", run, "--pairs", tmp_path / "p.csv", "--out", tmp_path / "s", "--json")
+    assert json.loads(scored.out)["pairs"] == 1
+    missing = tmp_path / "nowhere" / "s"
+    bnmf("score", run, "--pairs", tmp_path / "no.csv", "--out", missing).refused("no.csv")
+    assert not missing.parent.exists()

@@ -251,7 +251,7 @@ def test_a_diverging_chain_stops_and_keeps_its_last_checkpoint(
     evaluated.refused("diverged")
     at = int(outcome.err.split("at sweep ")[1].split(":")[0])
     kept = sorted(path.name for path in (out / "checkpoints").iterdir())
-    assert not kept or kept[-1] == f"sweep-{at - 1:06d}"
+    assert kept[-1] == f"sweep-{at - 1:06d}"
 
 
 def test_a_step_too_large_that_stays_finite_is_pointed_out(
