@@ -166,7 +166,13 @@ class Run:
         return sorted((self.path / "checkpoints").glob("sweep-*"))
 
     def rewind(self, sweep: int) -> None:
-        """Drop what was written after ``sweep``, so that going on from there adds it anew."""
+        """Drop what was written after ``sweep``, so that going on from there adds it anew.
+
+        So goes what a killed process left half-written: files and folders that begin with a dot.
+        """
+        for place in (self.path, *(self.path / n for n in ("draws", "checkpoints", "predictions"))):
+            for half in place.glob(".*"):
+                shutil.rmtree(half) if half.is_dir() else half.unlink()
         kept = []
         for entry in self.draws():
             if entry["sweep"] <= sweep:

@@ -314,6 +314,8 @@ def _find(
                 f"{FLAGS[role]}; it has {', '.join(fields)}"
             )
     for role, field in found.items():
+        if fields.count(field) > 1:
+            raise InputError(f"{file.name} has {fields.count(field)} columns '{field}': rename one")
         other = next(name for name in found if found[name] == field)
         if other != role:
             raise InputError(

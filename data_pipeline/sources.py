@@ -290,8 +290,8 @@ def _md5_in(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
             return _md5_of(answer.read(4096).decode("ascii", "replace"), url)
-    except (OSError, http.client.HTTPException) as error:
-        raise _failed(url, error) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise error if isinstance(error, InputError) else _failed(url, error) from error
 
 
 def _md5_of(text: str, place: str) -> str:

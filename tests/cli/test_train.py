@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +170,24 @@ def test_every_way_to_sample_beats_the_global_mean(
     assert result["test"]["rmse"] < 0.95 * result["baselines"]["test"]["global_mean"]["rmse"]
 
 
+def test_the_papers_preset_and_the_default_prior_rates(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    flags = ("--data", ratings_csv, "--sweeps", "6", "--burn-in", "2")
+    paper = bnmf("train", *flags, "--preset", "corv-paper", "--out", tmp_path / "a")
+    assert paper.code == 0, paper.err
+    chosen = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    wanted = {
+        "rank": 20, "batch_size": 10_000, "prior_rate_w": 1.0, "prior_rate_h": 1.0, "blocks": 1,
+        "counts_per_unit": 1.0, "sampler": "sgld", "domain": "corv", "row_scaling": False,
+    }  # fmt: skip
+    assert {name: chosen[name] for name in wanted} == wanted
+    assert bnmf("train", *flags, "--rank", "3", "--out", tmp_path / "b").code == 0
+    usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
+    mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]
+    assert 3 / (usual["prior_rate_w"] * usual["prior_rate_h"]) == pytest.approx(mean)
+
+
 def test_training_on_everything_needs_no_held_out_ratings(
     bnmf: Command, ratings_csv: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +249,9 @@ def test_killed_and_interrupted_runs_end_byte_for_byte_alike(
     assert interrupted.returncode == 130, message
     assert message.startswith("error: stopped after sweep") and "--resume" in message
 
+    (stopped / "draws").mkdir(exist_ok=True)
+    (stopped / "draws" / ".index.json.1.tmp").touch()  # as a kill at the wrong moment leaves it
+    (stopped / "checkpoints" / ".sweep-000030.abcd").mkdir()
     finished = bnmf("train", "--out", stopped, "--resume", "--threads", "1")
     assert finished.code == 0, finished.err
     assert contents(stopped) == contents(tmp_path / "straight")
