@@ -91,7 +91,7 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
         paths = sorted(Path(path) for path in glob.glob(data, recursive=True))
     if not paths:
         raise InputError(
-            f"--data {data}: neither a data set ({', '.join(NAMES)}) nor a path that exists"
+            f"{data} is neither a data set ({', '.join(NAMES)}) nor a path that exists"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.split(".")[0]).strip("-") or "ratings"
     return _from_files(name, paths, columns or Columns())
