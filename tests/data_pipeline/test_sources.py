@@ -145,6 +145,9 @@ def test_without_a_mirror_the_published_md5_counts(
     with pytest.raises(InputError, match=f"ml-10m.zip has md5 {got}.*{NAMES['ml-10m'].md5}"):
         locate("ml-10m")
     (tmp_path / "ml-10m.zip.md5").write_text(f"{got}  ml-10m.zip\n")
+    with pytest.raises(InputError, match=r"ml-10m\.zip has md5"):  # a mirror's is no GroupLens's
+        locate("ml-10m")
+    monkeypatch.setenv("BNMF_MIRROR", "http://127.0.0.1:9")
     assert len(table(locate("ml-10m"))) == 3000
 
 
