@@ -19,19 +19,15 @@ import bnmf
 from bnmf.blocks import RatingBlock
 from bnmf.config import TrainConfig, combine, read_toml
 from bnmf.diagnostics import Biases, Ratings, fit_biases
-from bnmf.domains import CoRV, Domain, Mirror
 from bnmf.evaluation import report_of
 from bnmf.models import PoissonNMF
+from bnmf.parts import domain_of, sampler_of
 from bnmf.pool import HeldOut, LocalPool
 from bnmf.posterior import poisson_nmf
 from bnmf.run import Listener, Run, RunRecorder, SweepEvent, write_json
-from bnmf.samplers import Sampler
-from bnmf.samplers.sgld import SGLD
-from bnmf.samplers.sgnht import SGNHT
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import ChainDiverged, Interrupted, Job, run
-from bnmf.transforms import TRANSFORMS
 from data_pipeline.dataset import Dataset, Manifest, RatingColumns
 from data_pipeline.errors import InputError
 from data_pipeline.files import replace_file
@@ -262,12 +258,11 @@ def _next_folder(name: str) -> Path:
 
 def _job(config: TrainConfig, dataset: Dataset) -> Job:
     assert config.step_size and config.burn_in is not None and config.thin
-    domain: Domain = Mirror() if config.domain == "mirror" else CoRV(TRANSFORMS[config.transform])
-    sampler: Sampler = SGLD() if config.sampler == "sgld" else SGNHT(config.diffusion)
+    domain = domain_of(config)
     rule = Rule(
         model=poisson_nmf(config.model_dump()),
         domain=domain,
-        sampler=sampler,
+        sampler=sampler_of(config, domain),
         blocks=dataset.manifest.blocks,
         step_size=config.step_size,
         temperature=config.temperature,
@@ -275,6 +270,7 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
         local_steps=config.local_steps,
         row_curvature=0.0,
         col_curvature=0.0,
+        resample_every=config.resample_every,
     )
     return Job(
         rule=rule,
@@ -283,6 +279,7 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
         burn_in=config.burn_in,
         thin=config.thin,
         row_scaling=config.row_scaling,
+        step_weighted=config.average == "step-weighted",
         seed=config.seed,
         mean_rating=dataset.manifest.rating["mean"],
         parts=tuple(part for part in HELD_OUT if dataset.manifest.counts[part]),

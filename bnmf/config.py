@@ -60,13 +60,18 @@ class TrainConfig(BaseModel):
     prior_rate_w: float | None = Field(None, gt=0, allow_inf_nan=False)
     prior_rate_h: float | None = Field(None, gt=0, allow_inf_nan=False)
 
-    sampler: Literal["sgnht", "sgld"] = "sgnht"
-    domain: Literal["corv", "mirror"] = "corv"
-    transform: Literal["softplus", "exp", "icll"] = "softplus"
+    sampler: Literal["sgnht", "sgld", "sgrld", "sghmc", "sgrhmc", "sgmgt", "sgmgt-d"] = "sgnht"
+    domain: Literal["corv", "mirror", "ito"] = "corv"
+    transform: str = "softplus"
     step_size: float | None = Field(None, gt=0, allow_inf_nan=False)
     schedule: str = "constant"
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
-    diffusion: float = Field(0.5, ge=0, allow_inf_nan=False)
+    average: Literal["step-weighted", "plain"] = "step-weighted"
+    friction: float = Field(0.5, ge=0, allow_inf_nan=False)
+    noise_estimate: float = Field(0.0, ge=0, allow_inf_nan=False)
+    monomial: Literal[1, 2] = 1
+    integrator: Literal["aboba", "euler"] = "aboba"
+    resample_every: int | None = Field(None, ge=1)
     row_scaling: bool = True
 
     blocks: int | None = Field(None, ge=1)
@@ -82,8 +87,11 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _combinations(self) -> TrainConfig:
         Schedule.parse(self.schedule)
-        if self.domain == "mirror" and self.sampler != "sgld":
-            raise ValueError("--domain mirror goes with --sampler sgld")
+        if self.domain == "ito" and self.sampler != "sgld":
+            raise ValueError(
+                f"--domain ito is for --sampler sgld: the Itô formula transforms Langevin "
+                f"dynamics and nothing with momenta; run {self.sampler} with --domain corv"
+            )
         if self.burn_in is not None and self.burn_in >= self.sweeps:
             raise ValueError(
                 f"--burn-in {self.burn_in} leaves none of the {self.sweeps} sweeps: "
@@ -99,13 +107,14 @@ class TrainConfig(BaseModel):
         """
         rate = math.sqrt(self.rank / mean_rating)
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
-        steps = {("sgnht", "corv"): 0.1, ("sgld", "corv"): 0.04, ("sgld", "mirror"): 0.03}
+        langevin = self.sampler in ("sgld", "sgrld")
+        step_size = 0.1 if not langevin else 0.04 if self.domain == "corv" else 0.03
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
-            "step_size": steps.get((self.sampler, self.domain)),
+            "step_size": step_size,
             "threads": _cores(),
         }
         return self.model_copy(

@@ -6,19 +6,21 @@ gradient of the potential of theta into that of the position, and keeps position
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from bnmf.transforms import POSITIVE, Transform
+from bnmf.transforms import POSITIVE, Support, Transform
 
 
 class Domain(Protocol):
     """The space in which a factor with a bounded support is sampled."""
 
     @property
-    def support(self) -> tuple[float, float]:
+    def support(self) -> Support:
         """The open interval that theta lies in."""
 
     def factor(self, position: Tensor) -> Tensor:
@@ -34,6 +36,9 @@ class Domain(Protocol):
         at ``temperature`` leaves exp(-U(theta) / temperature) in place.
         """
 
+    def metric(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """A diagonal diffusion D and dD / dposition, both (n, K), for samplers that take one."""
+
     def confine(self, position: Tensor, momentum: Tensor | None) -> None:
         """Put positions that left the support back, in place; turn their momenta around."""
 
@@ -48,7 +53,7 @@ class CoRV:
     transform: Transform
 
     @property
-    def support(self) -> tuple[float, float]:
+    def support(self) -> Support:
         """The transform's."""
         return self.transform.support
 
@@ -63,7 +68,19 @@ class CoRV:
     def gradient(self, position: Tensor, gradient: Tensor, temperature: float) -> Tensor:
         """f' dU/dtheta - temperature * f''/f' (Yokoi et al., eq. 15)."""
         slope, bend = self.transform.slopes(position)
-        return slope.mul_(gradient).sub_(bend, alpha=temperature)
+        return (slope * gradient).sub_(bend, alpha=temperature)
+
+    def metric(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """D = 5/4 / (1/4 + f'^2): longer steps where theta hardly moves, five times at most.
+
+        The potential's curvature in phi is that in theta times f'^2, plus that of the prior
+        and the Jacobian, which the 1/4 stands for and which keeps D bounded.
+        """
+        slope, bend = self.transform.slopes(position)
+        square = slope.square()
+        beside = square + 0.25
+        metric = 1.25 / beside
+        return metric, -2.0 * metric * square * bend / beside
 
     def confine(self, position: Tensor, momentum: Tensor | None) -> None:
         """Nothing to do: every real phi is legal."""
@@ -75,10 +92,26 @@ class CoRV:
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """The mirroring trick (Yokoi et al., section 3): theta itself, reflected at 0. A baseline."""
+class Ito(CoRV):
+    """The Itô formula (Yokoi et al., section 4): Langevin dynamics of theta, told in phi.
 
-    support: tuple[float, float] = POSITIVE
+    d phi = (-g' U' + tau g'') dt + sqrt(2 tau) g' dW with g = f^-1 is SGRLD on proxies with the
+    metric g'^2 = 1/f'^2, and that is how it runs. Its steps are unbounded near the boundary
+    (theorem 1): a baseline. Momenta have no part in it.
+    """
+
+    def metric(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """(1/f'^2, -2 f''/f'^3), held finite where f' underflows."""
+        slope, bend = self.transform.slopes(position)
+        metric = slope.square().clamp_min(torch.finfo(slope.dtype).tiny).reciprocal()
+        return metric, -2.0 * metric * bend
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The mirroring trick (Yokoi et al., section 3): theta itself, reflected at its bounds."""
+
+    support: Support = POSITIVE
 
     def factor(self, position: Tensor) -> Tensor:
         """theta."""
@@ -92,11 +125,28 @@ class Mirror:
         """The same: the map is the identity away from the boundary."""
         return gradient
 
+    def metric(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """The natural gradient's: theta - low, times high - theta where there is an upper bound."""
+        low, high = self.support
+        above = position - low
+        if math.isinf(high):
+            return above, torch.ones_like(position)
+        below = high - position
+        return above * below, below - above
+
     def confine(self, position: Tensor, momentum: Tensor | None) -> None:
-        """theta becomes |theta|; the momentum of a reflected entry changes its sign."""
+        """Reflect at the bounds as often as needed; an odd number of times turns the momentum."""
+        low, high = self.support
+        if math.isinf(high):
+            turned = position < low
+            position.sub_(low).abs_().add_(low) if low else position.abs_()
+        else:
+            width = high - low
+            along = (position - low).remainder(2 * width)
+            turned = along > width
+            position.copy_(low + torch.where(turned, 2 * width - along, along))
         if momentum is not None:
-            momentum.mul_(1 - 2 * (position < 0).to(momentum.dtype))
-        position.abs_()
+            momentum.mul_(1 - 2 * turned.to(momentum.dtype))
 
     def mean_square_slope(self, position: Tensor) -> float:
         """1."""

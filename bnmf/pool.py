@@ -15,7 +15,7 @@ from torch import Tensor
 from bnmf.blocks import Pattern, RatingBlock, column_block
 from bnmf.gradients import rates
 from bnmf.predictive import RunningMoments
-from bnmf.random import Key, Role, generator
+from bnmf.random import Key, Noise, Role, generator
 from bnmf.samplers import State
 from bnmf.sweep import FactorBlock, Rule, update_block
 
@@ -129,8 +129,8 @@ class LocalPool:
         centre = (mean / rule.model.rank) ** 0.5
 
         def first(counts: Tensor, block: int, side: int) -> FactorBlock:
-            noise = generator(key._replace(block=block), Role.START, side)
-            spread = torch.randn(len(counts), rule.model.rank, generator=noise).mul_(0.3).exp_()
+            noise = Noise(generator(key._replace(block=block), Role.START, side))
+            spread = noise.normal(counts.new_empty(len(counts), rule.model.rank), 0.3).exp_()
             position = rule.domain.position(spread.mul_(centre))
             return FactorBlock(rule.sampler.init(position, rule.temperature, noise), counts)
 
@@ -155,6 +155,7 @@ class LocalPool:
                     self.train[b][c],
                     key._replace(stratum=stratum, block=b),
                     rule,
+                    first=stratum == order[0],
                 )
 
             self._each(visit, range(blocks))

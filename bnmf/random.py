@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Role(IntEnum):
@@ -23,6 +24,7 @@ class Role(IntEnum):
     MINIBATCH = 2
     ROW_NOISE = 3
     COL_NOISE = 4
+    RESAMPLE = 5
 
 
 class Key(NamedTuple):
@@ -51,3 +53,22 @@ def generator(
     fresh = torch.Generator(device=device)
     fresh.manual_seed(int.from_bytes(digest, "little") >> 1)
     return fresh
+
+
+class Noise:
+    """Random numbers of one generator, in the shape and type of a tensor."""
+
+    def __init__(self, source: torch.Generator) -> None:
+        self.source = source
+
+    def normal(self, like: Tensor, std: float = 1.0) -> Tensor:
+        """From N(0, std^2); the caller owns the result."""
+        return torch.empty_like(like).normal_(0.0, std, generator=self.source)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """From [0, 1)."""
+        return torch.empty_like(like).uniform_(generator=self.source)
+
+    def exponential(self, like: Tensor) -> Tensor:
+        """From the unit Exponential."""
+        return torch.empty_like(like).exponential_(generator=self.source)

@@ -15,7 +15,7 @@ from bnmf.blocks import RatingBlock
 from bnmf.domains import Domain
 from bnmf.gradients import likelihood_gradients
 from bnmf.models import PoissonNMF
-from bnmf.random import Key, Role, generator
+from bnmf.random import Key, Noise, Role, generator
 from bnmf.samplers import Sampler, State
 
 
@@ -40,33 +40,42 @@ class Rule:
     local_steps: int
     row_curvature: float  # of the potential in W's positions, per training rating of the row
     col_curvature: float
+    resample_every: int | None = None  # sweeps; None never draws momenta afresh
 
 
 def update_block(
-    row: FactorBlock, col: FactorBlock, ratings: RatingBlock, key: Key, rule: Rule
+    row: FactorBlock,
+    col: FactorBlock,
+    ratings: RatingBlock,
+    key: Key,
+    rule: Rule,
+    first: bool = False,
 ) -> tuple[FactorBlock, FactorBlock]:
     """``local_steps`` joint steps of a block's rows of W and of H; consumes both states.
+
+    ``first`` says that the stratum is the sweep's first, in which each row and column is met
+    once: the place to resample momenta.
 
     The likelihood's gradient is scaled by G * (ratings of the block / ratings used): every
     rating of a row lies in exactly one stratum, so over random strata that is unbiased for the
     row's whole gradient. The prior is added whole.
     """
-    model, domain = rule.model, rule.domain
-    row_state, col_state = row.state, col.state
-    row_scale = row_scales(row.counts, rule.row_curvature)
-    col_scale = row_scales(col.counts, rule.col_curvature)
+    model = rule.model
+    rows = _Side(row, row_scales(row.counts, rule.row_curvature), Role.ROW_NOISE, rule, key)
+    cols = _Side(col, row_scales(col.counts, rule.col_curvature), Role.COL_NOISE, rule, key)
+    if first and rule.resample_every and key.sweep % rule.resample_every == 0:
+        rows.resample(0)
+        cols.resample(1)
     for step in range(rule.local_steps):
         batch = ratings
         if rule.batch_size is not None:
             batch = ratings.sample(rule.batch_size, generator(key, Role.MINIBATCH, step))
-        w, h = domain.factor(row_state.position), domain.factor(col_state.position)
+        w, h = rows.before_gradient(), cols.before_gradient()
         scale = rule.blocks * len(ratings) / max(len(batch), 1)
         grad_w, grad_h = likelihood_gradients(model.score, batch, w, h, scale)
-        grad_w.add_(model.prior_rate_w)
-        grad_h.add_(model.prior_rate_h)
-        row_state = _step(row_state, grad_w, row_scale, rule, key, Role.ROW_NOISE, step)
-        col_state = _step(col_state, grad_h, col_scale, rule, key, Role.COL_NOISE, step)
-    return row._replace(state=row_state), col._replace(state=col_state)
+        rows.step(grad_w.add_(model.prior_rate_w), step)
+        cols.step(grad_h.add_(model.prior_rate_h), step)
+    return row._replace(state=rows.state), col._replace(state=cols.state)
 
 
 def row_scales(counts: Tensor, curvature: float) -> Tensor:
@@ -74,11 +83,37 @@ def row_scales(counts: Tensor, curvature: float) -> Tensor:
     return (counts * curvature).add_(1.0).rsqrt_()
 
 
-def _step(
-    state: State, gradient: Tensor, scale: Tensor, rule: Rule, key: Key, role: Role, step: int
-) -> State:
-    gradient = rule.domain.gradient(state.position, gradient, rule.temperature)
-    noise = generator(key, role, step, gradient.device)
-    state = rule.sampler.step(state, gradient, rule.step_size, scale, rule.temperature, noise)
-    rule.domain.confine(state.position, state.momentum)
-    return state
+class _Side:
+    """The rows of W or of H during a visit."""
+
+    def __init__(self, block: FactorBlock, scale: Tensor, role: Role, rule: Rule, key: Key) -> None:
+        self.state = block.state
+        self._scale, self._role, self._rule, self._key = scale, role, rule, key
+
+    def resample(self, side: int) -> None:
+        noise = Noise(generator(self._key, Role.RESAMPLE, side, self._scale.device))
+        self.state = self._rule.sampler.resample(self.state, self._rule.temperature, noise)
+
+    def before_gradient(self) -> Tensor:
+        """The factor (n, K) at which the sampler wants the gradient."""
+        rule = self._rule
+        sampler, held = rule.sampler, self.state
+        state = sampler.before_gradient(held, rule.step_size, self._scale, rule.temperature)
+        if state is not held:
+            self._keep(state)
+        return rule.domain.factor(state.position)
+
+    def step(self, gradient: Tensor, step: int) -> None:
+        """One step with dU/dtheta (n, K)."""
+        rule = self._rule
+        gradient = rule.domain.gradient(self.state.position, gradient, rule.temperature)
+        noise = Noise(generator(self._key, self._role, step, gradient.device))
+        self._keep(
+            rule.sampler.step(
+                self.state, gradient, rule.step_size, self._scale, rule.temperature, noise
+            )
+        )
+
+    def _keep(self, state: State) -> None:
+        self._rule.domain.confine(state.position, state.momentum)
+        self.state = state

@@ -40,6 +40,7 @@ class Job:
     seed: int
     mean_rating: float  # over the training ratings
     parts: tuple[str, ...]  # the held-out parts that have ratings
+    step_weighted: bool = True  # draws count by their step size (Karagiannis, eq. 3.8), or alike
     chain: int = 0
 
 
@@ -107,7 +108,9 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
     key = Key(job.seed, job.chain, t)
     pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
     progress = _measure(pool, job, replace(progress, sweep=t + 1))
-    weight = job.schedule.factor(t) if t >= job.burn_in else None
+    weight = None
+    if t >= job.burn_in:
+        weight = job.schedule.factor(t) if job.step_weighted else 1.0
     values: dict[str, float | None] = {"step_size": rule.step_size}
     for part in job.parts:
         errors = pool.evaluate(part, weight)

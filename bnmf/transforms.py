@@ -1,4 +1,4 @@
-"""Smooth increasing maps f from the real line onto a bounded support (Yokoi et al., table 1).
+"""Smooth increasing maps f from the real line onto a support (Yokoi et al., table 1).
 
 The sampler moves an unbounded proxy phi; the model sees theta = f(phi). Besides f and its
 inverse, a change of random variable needs f' and r = f''/f' (the gradient of log f'), which are
@@ -9,12 +9,15 @@ finite for every finite phi.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+Support = tuple[float, float]
+REAL = (-math.inf, math.inf)
 POSITIVE = (0.0, math.inf)
 EULER_GAMMA = 0.5772156649015329
 
@@ -23,7 +26,10 @@ class Transform(Protocol):
     """An increasing bijection from R onto the open interval ``support``."""
 
     name: str
-    support: tuple[float, float]
+
+    @property
+    def support(self) -> Support:
+        """The open interval of theta."""
 
     def forward(self, phi: Tensor) -> Tensor:
         """theta = f(phi), elementwise, any shape."""
@@ -122,4 +128,132 @@ class Icll:
         return phi.clamp(max=4.4 if phi.dtype == torch.float32 else 6.5).exp()
 
 
-TRANSFORMS: dict[str, Transform] = {t.name: t for t in (Exp(), Softplus(), Icll())}
+@dataclass(frozen=True)
+class Identity:
+    """theta = phi: for factors without bounds. Every sampler is then its plain self."""
+
+    name = "identity"
+    support = REAL
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """phi."""
+        return phi
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """A copy of theta."""
+        return theta.clone()
+
+    def slopes(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, 0)."""
+        return torch.ones_like(phi), torch.zeros_like(phi)
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """theta = low + (high - low) s(phi), with s onto (0, 1)."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def support(self) -> Support:
+        """(low, high)."""
+        return self.low, self.high
+
+    def _stretch(self, unit: Tensor) -> Tensor:
+        # held inside the open interval, where log densities and their gradients are finite
+        ends = torch.tensor([self.low, self.high], dtype=unit.dtype)
+        low, high = torch.nextafter(ends, ends.flip(0)).tolist()
+        return (self.low + (self.high - self.low) * unit).clamp(low, high)
+
+    def _shrink(self, theta: Tensor) -> Tensor:
+        return (theta - self.low) / (self.high - self.low)
+
+
+class Sigmoid(_Interval):
+    """s = 1 / (1 + e^-phi)."""
+
+    name = "sigmoid"
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """See the class."""
+        return self._stretch(torch.sigmoid(phi))
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """log(s / (1 - s))."""
+        return torch.logit(self._shrink(theta))
+
+    def slopes(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """(width s (1 - s), 1 - 2 s)."""
+        unit, rest = torch.sigmoid(phi), torch.sigmoid(-phi)
+        return (self.high - self.low) * unit * rest, rest - unit
+
+
+class Arctan(_Interval):
+    """s = atan(phi) / pi + 1/2."""
+
+    name = "arctan"
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """By the angle of (-phi, 1), which keeps the digits of a small s."""
+        return self._stretch(torch.atan2(torch.ones_like(phi), -phi) / math.pi)
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """-cot(pi s)."""
+        angle = math.pi * self._shrink(theta)
+        return -angle.cos() / angle.sin()
+
+    def slopes(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """(width / (pi (1 + phi^2)), -2 phi / (1 + phi^2))."""
+        square = 1.0 + phi * phi
+        return (self.high - self.low) / (math.pi * square), -2.0 / square * phi
+
+
+class Softsign(_Interval):
+    """s = phi / (2 (1 + |phi|)) + 1/2."""
+
+    name = "softsign"
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """From the nearer end, which keeps the digits of a small s."""
+        near = 0.5 / (1.0 + phi.abs())
+        return self._stretch(torch.where(phi < 0, near, 1.0 - near))
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """1 - 1 / (2 s) below 1/2, 1 / (2 (1 - s)) - 1 above."""
+        unit = self._shrink(theta)
+        return torch.where(unit < 0.5, 1.0 - 0.5 / unit, 0.5 / (1.0 - unit) - 1.0)
+
+    def slopes(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """(width / (2 (1 + |phi|)^2), -2 sign(phi) / (1 + |phi|))."""
+        beside = 1.0 + phi.abs()
+        return (self.high - self.low) / (2.0 * beside * beside), -2.0 * phi.sign() / beside
+
+
+HALF_LINE: dict[str, Transform] = {t.name: t for t in (Exp(), Softplus(), Icll())}
+INTERVALS: dict[str, type[Sigmoid | Arctan | Softsign]] = {
+    t.name: t for t in (Sigmoid, Arctan, Softsign)
+}
+NAMES = ("identity", *HALF_LINE, *INTERVALS)
+
+
+def transform_onto(name: str, support: Support) -> Transform:
+    """The transform ``name`` with the given support.
+
+    Raises:
+        ValueError: it maps onto another kind of support; names those that fit.
+    """
+    fitting: dict[str, Transform]
+    if support == REAL:
+        fitting = {"identity": Identity()}
+    elif support == POSITIVE:
+        fitting = HALF_LINE
+    else:
+        fitting = {known: kind(*support) for known, kind in INTERVALS.items()}
+    if name not in fitting:
+        low, high = support
+        raise ValueError(
+            f"transform {name} does not map onto the factors' support ({low:g}, {high:g}): "
+            f"choose {' or '.join(fitting)}"
+        )
+    return fitting[name]

@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 import bnmf
-from bnmf.cli import data, evaluate, score, train
+from bnmf.cli import data, evaluate, experiment, score, train
 from bnmf.training import ChainDiverged, Interrupted
 from data_pipeline.errors import InputError
 
@@ -44,6 +44,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
+app.command("experiment")(experiment.experiment)
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 

@@ -48,8 +48,13 @@ def train(
     counts_per_unit: Annotated[
         float | None, option("Poisson counts a unit of rating is worth; 4 by default.")
     ] = None,
-    sampler: Annotated[str | None, option("sgnht (default) or sgld.")] = None,
-    domain: Annotated[str | None, option("corv (default), or mirror with sgld.")] = None,
+    sampler: Annotated[
+        str | None,
+        option("sgnht (default), sgld, sgrld, sghmc, sgrhmc, sgmgt or sgmgt-d."),
+    ] = None,
+    domain: Annotated[
+        str | None, option("corv (default), mirror, or ito with sgld: how factors stay positive.")
+    ] = None,
     transform: Annotated[str | None, option("softplus (default), exp or icll.")] = None,
     step_size: Annotated[
         float | None, option("Step size at the first sweep; by default the sampler's own.")
@@ -59,6 +64,26 @@ def train(
     ] = None,
     temperature: Annotated[
         float | None, option("1 samples the posterior, 0 descends to its mode.")
+    ] = None,
+    average: Annotated[
+        str | None, option("step-weighted (default) or plain: how draws count in predictions.")
+    ] = None,
+    friction: Annotated[
+        float | None,
+        option("Friction of the momenta, and the noise injected for it; 0.5 by default."),
+    ] = None,
+    noise_estimate: Annotated[
+        float | None,
+        option("Variance of the gradient's noise, for sghmc and sgrhmc; 0 by default."),
+    ] = None,
+    monomial: Annotated[
+        int | None, option("Monomial parameter of sgmgt's kinetics: 1 (default) or 2.")
+    ] = None,
+    integrator: Annotated[
+        str | None, option("Of sgmgt: aboba (default, symmetric splitting) or euler.")
+    ] = None,
+    resample_every: Annotated[
+        int | None, option("Sweeps between fresh draws of momenta; never by default.")
     ] = None,
     blocks: Annotated[
         int | None, option("Blocks a side of the grid; from the number of ratings by default.")

@@ -1,24 +1,25 @@
-"""Stochastic-gradient Langevin dynamics (Welling & Teh 2011; Karagiannis, eq. 3.5)."""
+"""Stochastic-gradient Langevin dynamics (Welling & Teh 2011; Karagiannis, eq. 3.5 and 3.9)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from bnmf.samplers import State
+from bnmf.random import Noise
+from bnmf.samplers import Sampler, State
 
 
 @dataclass(frozen=True)
-class SGLD:
+class SGLD(Sampler):
     """theta <- theta - eps P g + sqrt(2 eps tau P) eta, with P = scale^2.
 
-    At temperature 0 this is preconditioned stochastic gradient descent.
+    At temperature 0 this is preconditioned stochastic gradient descent, to the mode. The papers
+    print sqrt(eps tau) (Karagiannis, eq. 3.2) and sqrt(2) (Yokoi et al., eq. 60): the SDE they
+    state needs sqrt(2 eps tau).
     """
 
-    def init(self, position: Tensor, temperature: float, noise: torch.Generator) -> State:
+    def init(self, position: Tensor, temperature: float, noise: Noise) -> State:
         """A state at ``position`` (n, K)."""
         return State(position)
 
@@ -29,11 +30,10 @@ class SGLD:
         step_size: float,
         scale: Tensor,
         temperature: float,
-        noise: torch.Generator,
+        noise: Noise,
     ) -> State:
         """One step; ``step_size`` is eps."""
-        eta = torch.empty_like(gradient).normal_(generator=noise)
-        move = gradient.mul_(scale).mul_(-step_size)
-        move.add_(eta, alpha=math.sqrt(2.0 * step_size * temperature))
+        move = noise.normal(gradient, (2.0 * step_size * temperature) ** 0.5)
+        move.addcmul_(gradient, step_size * scale, value=-1.0)
         state.position.addcmul_(move, scale)
         return state

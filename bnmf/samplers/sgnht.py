@@ -1,33 +1,36 @@
-"""Stochastic-gradient Nosé-Hoover thermostat (Ding et al. 2014, algorithm 1)."""
+"""Stochastic-gradient Nosé-Hoover thermostat (Ding et al. 2014, algorithms 1 and 2)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnmf.samplers import State
+from bnmf.random import Noise
+from bnmf.samplers import Sampler, State, check_friction
 
 
 @dataclass(frozen=True)
-class SGNHT:
+class SGNHT(Sampler):
     """Momenta whose friction xi adapts until their kinetic energy is right.
 
     p <- p - xi p h - g h + sqrt(2 A tau h) eta;  theta <- theta + p h;
-    xi <- xi + h (p.p / n - tau), one xi a block. Unknown gradient noise ends up in xi.
+    xi <- xi + h (p.p / n - tau). Unknown noise in the gradient ends up in xi.
+
+    Algorithm 2 is the same chain in u = p h, alpha = xi h: see `reformulated`.
     """
 
-    diffusion: float
+    friction: float  # A: where xi starts, and the noise that is injected for it
+    per_row: bool = False  # a thermostat for each row, where rows are chains; else one a block
 
-    def init(self, position: Tensor, temperature: float, noise: torch.Generator) -> State:
+    def init(self, position: Tensor, temperature: float, noise: Noise) -> State:
         """Momenta from N(0, tau), xi = A."""
-        momentum = torch.empty_like(position).normal_(generator=noise)
+        shape = (len(position), 1) if self.per_row else ()
         return State(
             position,
-            momentum.mul_(math.sqrt(temperature)),
-            torch.tensor(self.diffusion, dtype=torch.float64),
+            noise.normal(position, temperature**0.5),
+            torch.full(shape, self.friction, dtype=torch.float64),
         )
 
     def step(
@@ -37,16 +40,33 @@ class SGNHT:
         step_size: float,
         scale: Tensor,
         temperature: float,
-        noise: torch.Generator,
+        noise: Noise,
     ) -> State:
         """One step; ``step_size`` is h."""
         position, p, xi = state
         assert p is not None and xi is not None
-        eta = torch.empty_like(p).normal_(generator=noise)
-        p.mul_(1.0 - step_size * xi.item())
-        p.addcmul_(gradient, scale, value=-step_size)
-        p.add_(eta, alpha=math.sqrt(2.0 * self.diffusion * temperature * step_size))
-        position.addcmul_(p, scale, value=step_size)
-        flat = p.view(-1)
-        kinetic = torch.dot(flat, flat).double() / flat.numel()
-        return State(position, p, xi + step_size * (kinetic - temperature))
+        # the noise becomes the new momentum: one pass over memory less
+        fresh = noise.normal(p, (2.0 * self.friction * temperature * step_size) ** 0.5)
+        fresh.addcmul_(p, (1.0 - step_size * xi).to(p.dtype))
+        fresh.addcmul_(gradient, step_size * scale, value=-1.0)
+        position.addcmul_(fresh, step_size * scale)
+        if self.per_row:
+            squares = fresh.square().mean(1, keepdim=True).double()
+        else:
+            flat = fresh.view(-1)
+            squares = torch.dot(flat, flat).double() / flat.numel()
+        return State(position, fresh, xi + step_size * (squares - temperature))
+
+    def check(self, step_size: float, temperature: float) -> None:
+        """See `Sampler.check`."""
+        check_friction(self.friction, step_size)
+
+
+def reformulated(eta: float, a: float) -> tuple[float, float]:
+    """(h, A) of algorithm 1 from algorithm 2's learning rate ``eta`` and momentum decay ``a``.
+
+    eta = h^2 and a = A h: the two algorithms then make the same chain, with u = p h and
+    alpha = xi h.
+    """
+    h = eta**0.5
+    return h, a / h

@@ -26,7 +26,7 @@ from bnmf.pool import HeldOut, LocalPool
 from bnmf.random import Key
 from bnmf.samplers.sgnht import SGNHT
 from bnmf.sweep import Rule
-from bnmf.transforms import TRANSFORMS
+from bnmf.transforms import HALF_LINE
 
 USERS, ITEMS = 71_567, 10_681
 
@@ -103,7 +103,7 @@ def main() -> None:
     ]
     rule = Rule(
         model=PoissonNMF(flags.rank, 4.0, 2.4, 2.4),
-        domain=CoRV(TRANSFORMS["softplus"]),
+        domain=CoRV(HALF_LINE["softplus"]),
         sampler=SGNHT(0.5),
         blocks=blocks,
         step_size=0.01,

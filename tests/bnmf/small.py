@@ -21,10 +21,10 @@ from bnmf.samplers.sgnht import SGNHT
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import Job, Progress
-from bnmf.transforms import TRANSFORMS
+from bnmf.transforms import HALF_LINE
 
 USERS, ITEMS, RANK = 42, 30, 3
-SOFTPLUS = CoRV(TRANSFORMS["softplus"])
+SOFTPLUS = CoRV(HALF_LINE["softplus"])
 
 _rng = np.random.default_rng(7)
 _rate = _rng.gamma(2.0, 0.7, (USERS, 2)) @ _rng.gamma(2.0, 0.7, (2, ITEMS))

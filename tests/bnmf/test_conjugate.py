@@ -11,11 +11,11 @@ import torch
 from bnmf.blocks import RatingBlock, column_block, strata
 from bnmf.domains import CoRV
 from bnmf.models import PoissonNMF
-from bnmf.random import Key, Role, generator
+from bnmf.random import Key, Noise, Role, generator
 from bnmf.samplers.sgld import SGLD
 from bnmf.samplers.sgnht import SGNHT
 from bnmf.sweep import FactorBlock, Rule, update_block
-from bnmf.transforms import TRANSFORMS
+from bnmf.transforms import HALF_LINE
 from tests.oracles import FORWARD, SEED, Langevin, Law, Vector, assert_moments, proxy_gradient
 
 # Every row has rated the same four items: as many independent chains as rows.
@@ -27,11 +27,11 @@ MEAN, VARIANCE = SHAPE / RATE_AFTER, SHAPE / RATE_AFTER**2
 # A curvature so high that a step moves H by nothing at all.
 FIXED = 1e30
 
-each_transform = pytest.mark.parametrize("transform", TRANSFORMS)
+each_transform = pytest.mark.parametrize("transform", HALF_LINE)
 
 
 def rule_of(transform: str, blocks: int, sampler: SGLD | SGNHT, step: float) -> Rule:
-    domain = CoRV(TRANSFORMS[transform])
+    domain = CoRV(HALF_LINE[transform])
     # the unit of length of W: about the posterior's spread of phi
     phi = domain.position(torch.tensor([MEAN], dtype=torch.float64))
     slope = domain.transform.slopes(phi)[0].item()
@@ -47,7 +47,7 @@ def sample(rule: Rule, sweeps: int) -> torch.Tensor:
 
     def block(theta: Vector, counts: float) -> FactorBlock:
         position = rule.domain.position(torch.from_numpy(theta).float()[:, None])
-        start = generator(Key(SEED), Role.START, len(theta))
+        start = Noise(generator(Key(SEED), Role.START, len(theta)))
         state = rule.sampler.init(position, 1.0, start)
         return FactorBlock(state, torch.full((len(theta), 1), counts))
 

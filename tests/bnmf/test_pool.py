@@ -16,7 +16,7 @@ from bnmf.domains import Domain, Mirror
 from bnmf.gradients import likelihood_gradients
 from bnmf.models import PoissonNMF
 from bnmf.pool import LocalPool
-from bnmf.random import Key
+from bnmf.random import Key, Noise
 from bnmf.samplers import State
 from bnmf.samplers.sgld import SGLD
 from bnmf.sweep import FactorBlock, Rule, row_scales, update_block
@@ -68,8 +68,8 @@ class Watched(SGLD):
     streams: list[int] = field(default_factory=list)
 
     def step(self, state: State, gradient: Tensor, step_size: float, scale: Tensor,
-             temperature: float, noise: torch.Generator) -> State:  # fmt: skip
-        self.streams.append(noise.initial_seed())
+             temperature: float, noise: Noise) -> State:  # fmt: skip
+        self.streams.append(noise.source.initial_seed())
         return super().step(state, gradient, step_size, scale, temperature, noise)
 
 
@@ -203,7 +203,7 @@ def blocks_of(rule: Rule) -> tuple[FactorBlock, FactorBlock, RatingBlock]:
 
     def block(n: int) -> FactorBlock:
         position = torch.from_numpy(rng.normal(0.0, 0.5, (n, RANK)))
-        state = rule.sampler.init(position, rule.temperature, noise(70))
+        state = rule.sampler.init(position, rule.temperature, Noise(noise(70)))
         return FactorBlock(state, torch.from_numpy(rng.integers(3, 30, (n, 1)).astype(np.float32)))
 
     return block(6), block(5), ratings

@@ -18,7 +18,7 @@ from bnmf.samplers.sgnht import SGNHT
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import ChainDiverged, Interrupted, Job, run
-from bnmf.transforms import TRANSFORMS
+from bnmf.transforms import HALF_LINE
 from tests.bnmf.small import (
     MEAN_RATING,
     RATINGS,
@@ -122,10 +122,10 @@ def test_averages_take_in_every_sweep_after_burn_in(thin: int) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", HALF_LINE)
 def test_curvatures_are_measured_then_frozen(blocks: int, name: str) -> None:
     """s / mean * n E[theta'^2] E[f'^2], of the state itself; frozen in mid burn-in."""
-    transform = TRANSFORMS[name]
+    transform = HALF_LINE[name]
     memory = finished(job_of(blocks, domain=CoRV(transform)), every=True)
     found = {progress.sweep: progress for progress, _ in memory.checkpoints}
     frozen = found[job_of().burn_in // 2]
@@ -159,9 +159,9 @@ def test_without_row_scaling_no_curvature() -> None:
 
 @pytest.mark.parametrize(
     ("sampler", "domain", "step_size"),
-    [(SGNHT(0.5), CoRV(transform), 1e6) for transform in TRANSFORMS.values()]
-    + [(SGLD(), CoRV(TRANSFORMS["softplus"]), 1e30), (SGLD(), Mirror(), 1e30)],
-    ids=[*TRANSFORMS, "sgld", "mirror"],
+    [(SGNHT(0.5), CoRV(transform), 1e6) for transform in HALF_LINE.values()]
+    + [(SGLD(), CoRV(HALF_LINE["softplus"]), 1e30), (SGLD(), Mirror(), 1e30)],
+    ids=[*HALF_LINE, "sgld", "mirror"],
 )
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_huge_step_is_named(
@@ -179,7 +179,7 @@ def test_a_huge_step_is_named(
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("domain", [CoRV(TRANSFORMS["icll"]), Mirror()], ids=["icll", "mirror"])
+@pytest.mark.parametrize("domain", [CoRV(HALF_LINE["icll"]), Mirror()], ids=["icll", "mirror"])
 def test_at_temperature_zero_the_potential_descends(domain: Domain, blocks: int) -> None:
     job = job_of(blocks, SGLD(), domain, 0.03, 0.0, burn_in=0, sweeps=30)
     memory = finished(job)
