@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -123,7 +124,7 @@ def _train(
 ) -> Run:
     """Everything is read before ``begin`` writes: bad data leave no run behind."""
     job = _job(config, dataset)
-    pool = _local_pool(dataset, job.parts, config.threads or 1)
+    pool = _local_pool(dataset, config.threads or 1)
     try:
         return _sample(begin(), config, dataset, listener, job, pool)
     finally:
@@ -152,7 +153,7 @@ def _sample(
         with _stop_on_signal() as stop:
             run(pool, job, recorder, checkpoint, stop)
         biases = fit_biases(lambda: _training_ratings(pool, dataset.manifest), _shape(dataset))
-        for part in job.parts:
+        for part in pool.held_out:
             _write_predictions(begun, dataset, pool, part, job.rule.model, biases)
     except Interrupted:
         begun.set_status("interrupted")
@@ -177,6 +178,12 @@ def _ratings_a_sweep(config: TrainConfig, dataset: Dataset) -> int:
     if config.batch_size is not None:
         ratings = min(ratings, config.batch_size * dataset.manifest.blocks**2)
     return ratings * config.local_steps
+
+
+def _evaluate_every(config: TrainConfig, dataset: Dataset) -> int:
+    """Sweeps of minibatches take in few ratings: evaluate no more than four times as many."""
+    held_out = sum(dataset.manifest.counts[part] for part in HELD_OUT)
+    return max(1, math.ceil(held_out / (4 * _ratings_a_sweep(config, dataset))))
 
 
 def _dataset(config: TrainConfig, progress: Callable[..., None] | None) -> Dataset:
@@ -279,21 +286,21 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
         burn_in=config.burn_in,
         thin=config.thin,
         row_scaling=config.row_scaling,
+        evaluate_every=_evaluate_every(config, dataset),
         step_weighted=config.average == "step-weighted",
         seed=config.seed,
         mean_rating=dataset.manifest.rating["mean"],
-        parts=tuple(part for part in HELD_OUT if dataset.manifest.counts[part]),
     )
 
 
-def _local_pool(dataset: Dataset, parts: tuple[str, ...], threads: int) -> LocalPool:
+def _local_pool(dataset: Dataset, threads: int) -> LocalPool:
     about = dataset.manifest
     blocks = range(about.blocks)
     rows, cols = about.row_offsets, about.col_offsets
 
-    def local(b: int, c: int, held: RatingColumns) -> tuple[Any, ...]:
+    def local(b: int, c: int, x: RatingColumns) -> tuple[Any, Any, Any, tuple[int, int]]:
         shape = (rows[b + 1] - rows[b], cols[c + 1] - cols[c])
-        return held.user - rows[b], held.item - cols[c], held.rating, shape
+        return x.user - rows[b], x.item - cols[c], x.rating, shape
 
     def counts(of: np.ndarray, offsets: list[int]) -> list[torch.Tensor]:
         all_counts = torch.from_numpy(of.astype(np.float32)).unsqueeze(1)
@@ -309,10 +316,15 @@ def _local_pool(dataset: Dataset, parts: tuple[str, ...], threads: int) -> Local
         ],
         held_out={
             part: [
-                [HeldOut.from_arrays(*local(b, c, x)) for c, x in enumerate(dataset.part(part, b))]
+                [
+                    piece
+                    for c, x in enumerate(dataset.part(part, b))
+                    for piece in HeldOut.pieces(*local(b, c, x), c)
+                ]
                 for b in blocks
             ]
-            for part in parts
+            for part in HELD_OUT
+            if about.counts[part]
         },
         row_counts=counts(dataset.users().counts, rows),
         col_counts=counts(dataset.items().counts, cols),
@@ -344,8 +356,12 @@ def _write_predictions(
     with replace_file(path) as temporary:
         writer: pq.ParquetWriter | None = None
         for b, averages in enumerate(pool.averages(part)):
-            for average, held in zip(averages, dataset.part(part, b), strict=True):
-                mean, epistemic = average.mean.numpy(), average.variance.numpy()
+            means = torch.cat([average.mean for average in averages]).numpy()
+            variances = torch.cat([average.variance for average in averages]).numpy()
+            done = 0
+            for held in dataset.part(part, b):
+                here = slice(done, done + len(held.rating))
+                mean, epistemic, done = means[here], variances[here], here.stop
                 columns = {
                     "user": users.take(pa.array(held.user)),
                     "item": items.take(pa.array(held.item)),

@@ -23,26 +23,44 @@ T = TypeVar("T")
 Tensors = dict[str, Tensor]
 
 
+# Held-out ratings that one thread evaluates at a time; fixed, so that no sum depends on threads.
+PIECE = 32_768
+
+
 class HeldOut(NamedTuple):
-    """The held-out ratings of one block, n of them in CSR order."""
+    """Held-out ratings of some neighbouring rows of one block, n of them in CSR order."""
 
     pattern: Pattern
     ratings: Tensor  # (n,) float32
+    first_row: int  # of the block
+    col_block: int
 
     @staticmethod
-    def from_arrays(
+    def pieces(
         rows: NDArray[np.integer],
         cols: NDArray[np.integer],
         ratings: NDArray[np.floating],
         shape: tuple[int, int],
-    ) -> HeldOut:
-        """From local (rows, cols), each (n,), sorted by (row, col) and distinct.
+        col_block: int,
+        most: int = PIECE,
+    ) -> list[HeldOut]:
+        """A block's held-out ratings in pieces of whole rows, about ``most`` each, in order.
 
-        Raises:
-            ValueError: as `Pattern.from_arrays`.
+        ``rows``, ``cols`` and ``ratings`` are as in `RatingBlock.from_arrays`, which also says
+        what is raised.
         """
-        pattern = Pattern.from_arrays(rows, cols, shape)
-        return HeldOut(pattern, torch.from_numpy(ratings.astype(np.float32)))
+        whole = Pattern.from_arrays(rows, cols, shape)
+        starts, values = whole.starts.numpy(), torch.from_numpy(ratings.astype(np.float32))
+        ends = np.searchsorted(starts, np.arange(0, max(len(values), 1), most)[1:])
+        cuts = np.unique([0, *ends, shape[0]])
+        made = []
+        for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            part = slice(int(starts[first]), int(starts[last]))
+            pattern = Pattern(
+                whole.starts[first : last + 1] - starts[first], whole.index[part], shape[1]
+            )
+            made.append(HeldOut(pattern, values[part], first, col_block))
+        return made
 
 
 class BlockStatistics(NamedTuple):
@@ -63,6 +81,9 @@ class Errors:
     square_mean: float  # of (rating - running mean)^2; 0 before the first update
 
 
+_Place = tuple[str, int, HeldOut, RunningMoments]  # part, row block, piece, its averages
+
+
 class Pool(Protocol):
     """Workers that own the blocks of one chain."""
 
@@ -75,14 +96,14 @@ class Pool(Protocol):
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """Of W's blocks and of H's, in block order."""
 
-    def evaluate(self, part: str, weight: float | None) -> list[Errors]:
-        """Errors a row block; with a weight the draw enters the running averages."""
+    def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
+        """Errors a piece of each held-out part; with a weight the draw enters the averages."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """This draw: W (I, K), H (J, K)."""
 
     def averages(self, part: str) -> list[list[RunningMoments]]:
-        """Running averages of each (row block, column block)."""
+        """Running averages of each row block's pieces."""
 
     def snapshot(self) -> dict[str, Tensors]:
         """All state, a named dictionary a block: independent of threads and workers.
@@ -102,7 +123,7 @@ class LocalPool:
     """
 
     train: list[list[RatingBlock]]  # [row block][column block]
-    held_out: dict[str, list[list[HeldOut]]]
+    held_out: dict[str, list[list[HeldOut]]]  # [row block][piece]
     row_counts: list[Tensor]  # each (n_b, 1) float32: training ratings of each row
     col_counts: list[Tensor]
     threads: int
@@ -179,23 +200,40 @@ class LocalPool:
             self._each(lambda c: of(self._cols[c], self._h[c]), range(len(self._cols))),
         )
 
-    def evaluate(self, part: str, weight: float | None) -> list[Errors]:
+    def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
         """See `Pool.evaluate`."""
 
-        def of(b: int) -> Errors:
-            count, square_draw, square_mean = 0, 0.0, 0.0
-            for c, held in enumerate(self.held_out[part][b]):
-                mu = rates(held.pattern, self._w[b], self._h[c])
-                average = self._averages[part][b][c]
-                if weight is not None:
-                    average.update(mu, weight)
-                count += len(mu)
-                square_draw += _square(held.ratings - mu)
-                if average.weight > 0:
-                    square_mean += _square(held.ratings - average.mean)
-            return Errors(count, square_draw, square_mean)
+        def of(b: int, held: HeldOut, average: RunningMoments) -> Errors:
+            rows = slice(held.first_row, held.first_row + held.pattern.shape[0])
+            mu = rates(held.pattern, self._w[b][rows], self._h[held.col_block])
+            if weight is not None:
+                average.update(mu, weight)
+            square_mean = _square(held.ratings - average.mean) if average.weight > 0 else 0.0
+            return Errors(len(mu), _square(held.ratings - mu), square_mean)
 
-        return self._each(of, range(len(self.train)))
+        def work(task: list[_Place]) -> list[Errors]:
+            return [of(b, held, average) for _, b, held, average in task]
+
+        errors: dict[str, list[Errors]] = {part: [] for part in self.held_out}
+        tasks = self._tasks()
+        for task, found in zip(tasks, self._each(work, tasks), strict=True):
+            for place, one in zip(task, found, strict=True):
+                errors[place[0]].append(one)
+        return errors
+
+    def _tasks(self) -> list[list[_Place]]:
+        """All pieces in order, small ones together: a thread's hand-over costs as much as they."""
+        tasks: list[list[_Place]] = []
+        size = PIECE
+        for part, grid in self.held_out.items():
+            for b, pieces in enumerate(grid):
+                for held, average in zip(pieces, self._averages[part][b], strict=True):
+                    if size >= PIECE:
+                        tasks.append([])
+                        size = 0
+                    tasks[-1].append((part, b, held, average))
+                    size += len(held.ratings)
+        return tasks
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """See `Pool.factors`."""
@@ -212,8 +250,8 @@ class LocalPool:
         for part, grid in self._averages.items():
             for b, row in enumerate(grid):
                 files[f"{part}-{b:03d}"] = {
-                    f"{c:03d}.{name}": tensor
-                    for c, average in enumerate(row)
+                    f"{n:03d}.{name}": tensor
+                    for n, average in enumerate(row)
                     for name, tensor in average.tensors().items()
                 }
         return files
@@ -233,9 +271,9 @@ class LocalPool:
             part: [
                 [
                     RunningMoments.from_tensors(
-                        {name: snapshot[f"{part}-{b:03d}"][f"{c:03d}.{name}"] for name in names}
+                        {name: snapshot[f"{part}-{b:03d}"][f"{n:03d}.{name}"] for name in names}
                     )
-                    for c in range(len(row))
+                    for n in range(len(row))
                 ]
                 for b, row in enumerate(grid)
             ]
@@ -253,8 +291,8 @@ class LocalPool:
 
 
 def _square(error: Tensor) -> float:
-    error = error.double()
-    return torch.dot(error, error).item()
+    norm = torch.linalg.vector_norm(error, dtype=torch.float64)
+    return float(norm * norm)
 
 
 def _tensors(state: State) -> Tensors:

@@ -22,10 +22,11 @@ class RunningMoments:
 
     def update(self, values: Tensor, weight: float) -> None:
         """Take in one draw's predictions (n,), weight > 0."""
+        share = weight / (self.weight + weight)
+        away = values - self.mean  # float64, whatever the values are
+        self.mean.add_(away, alpha=share)
+        self._square.addcmul_(away, away, value=self.weight * share)
         self.weight += weight
-        away = values.double() - self.mean
-        self.mean.add_(away, alpha=weight / self.weight)
-        self._square.addcmul_(away, values.double() - self.mean, value=weight)
 
     @property
     def variance(self) -> Tensor:

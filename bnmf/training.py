@@ -39,7 +39,7 @@ class Job:
     row_scaling: bool
     seed: int
     mean_rating: float  # over the training ratings
-    parts: tuple[str, ...]  # the held-out parts that have ratings
+    evaluate_every: int = 1  # sweeps; the last one is always evaluated
     step_weighted: bool = True  # draws count by their step size (Karagiannis, eq. 3.8), or alike
     chain: int = 0
 
@@ -112,8 +112,8 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
     if t >= job.burn_in:
         weight = job.schedule.factor(t) if job.step_weighted else 1.0
     values: dict[str, float | None] = {"step_size": rule.step_size}
-    for part in job.parts:
-        errors = pool.evaluate(part, weight)
+    evaluated = (t + 1) % job.evaluate_every == 0 or t + 1 == job.sweeps
+    for part, errors in (pool.evaluate(weight) if evaluated else {}).items():
         values[f"{part}_rmse_draw"] = _rmse(errors, [e.square_draw for e in errors])
         mean = _rmse(errors, [e.square_mean for e in errors]) if weight is not None else None
         values[f"{part}_rmse_mean"] = mean

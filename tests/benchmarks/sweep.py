@@ -99,7 +99,8 @@ def main() -> None:
     train, row_counts, col_counts = grid(flags.ratings, blocks, rng)
     held, _, _ = grid(flags.ratings // 6, blocks, rng)
     held_out: list[list[HeldOut]] = [
-        [HeldOut(block.by_row, block.ratings) for block in line] for line in held
+        [HeldOut(block.by_row, block.ratings, 0, c) for c, block in enumerate(line)]
+        for line in held
     ]
     rule = Rule(
         model=PoissonNMF(flags.rank, 4.0, 2.4, 2.4),
@@ -132,7 +133,7 @@ def main() -> None:
         )
         textbook = seconds(lambda: gradients(lambda block, x, y: gathers(rule, block, x, y)), 1)
     sweep = seconds(lambda: pool.sweep(rule, Key(0), range(blocks)))
-    evaluation = seconds(lambda: pool.evaluate("test", 1.0))
+    evaluation = seconds(lambda: pool.evaluate(1.0))
     pool.close()
 
     print(

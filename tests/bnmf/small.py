@@ -35,25 +35,33 @@ MEAN_RATING = float(RATINGS[TRAIN].mean())
 
 
 @contextmanager
-def pool_of(blocks: int, threads: int = 1) -> Iterator[LocalPool]:
-    """The ratings on a grid of ``blocks`` x ``blocks``, groups of unlike size."""
+def pool_of(
+    blocks: int, threads: int = 1, most: int = 1000, held_out: bool = True
+) -> Iterator[LocalPool]:
+    """The ratings on a grid of ``blocks`` x ``blocks``, groups of unlike size.
+
+    ``most`` is how many held-out ratings a piece has, about.
+    """
     rows = np.array_split(np.arange(USERS), blocks)
     cols = np.array_split(np.arange(ITEMS), blocks)
 
-    def grid(made: Any, mask: np.ndarray) -> list[list[Any]]:
-        def block(r: np.ndarray, c: np.ndarray) -> Any:
-            i, j = np.nonzero(mask[np.ix_(r, c)])
-            return made.from_arrays(i, j, RATINGS[r[i], c[j]], (len(r), len(c)))
+    def block(mask: np.ndarray, r: np.ndarray, c: np.ndarray) -> tuple[Any, ...]:
+        i, j = np.nonzero(mask[np.ix_(r, c)])
+        return i, j, RATINGS[r[i], c[j]], (len(r), len(c))
 
-        return [[block(r, c) for c in cols] for r in rows]
+    train = [[RatingBlock.from_arrays(*block(TRAIN, r, c)) for c in cols] for r in rows]
+    test = [
+        [piece for n, c in enumerate(cols) for piece in HeldOut.pieces(*block(TEST, r, c), n, most)]
+        for r in rows
+    ]
 
     def counts(groups: list[np.ndarray], axis: int) -> list[Tensor]:
         n = TRAIN.sum(axis=axis)
         return [torch.from_numpy(n[group].astype(np.float32))[:, None] for group in groups]
 
     pool = LocalPool(
-        grid(RatingBlock, TRAIN),
-        {"test": grid(HeldOut, TEST)},
+        train,
+        {"test": test} if held_out else {},
         counts(rows, 1),
         counts(cols, 0),
         threads,
@@ -79,7 +87,7 @@ def job_of(
     sampler = sampler if sampler is not None else SGNHT(0.5)
     rule = Rule(model, domain, sampler, blocks, step_size, temperature, batch_size, local_steps,
                 0.0, 0.0)  # fmt: skip
-    job = Job(rule, Schedule(), 9, 4, 1, True, 3, MEAN_RATING, ("test",))
+    job = Job(rule, Schedule(), 9, 4, 1, True, 3, MEAN_RATING)
     return replace(job, **changes)
 
 

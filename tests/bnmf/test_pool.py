@@ -146,19 +146,24 @@ def test_statistics_are_sums_over_each_block(blocks: int) -> None:
             )
 
 
-def test_errors_and_averages_of_held_out_ratings() -> None:
+@pytest.mark.parametrize("most", [1000, 7, 1])
+def test_errors_and_averages_of_held_out_ratings(most: int) -> None:
     job = job_of(2, SGLD())
-    with pool_of(2) as pool:
+    with pool_of(2, most=most) as pool:
         started(pool, job)
-        before = pool.evaluate("test", None)
+        before = pool.evaluate(None)["test"]
         predictions, weights = [], [0.5, 2.0, 1.0]
         for t, weight in enumerate(weights):
             pool.sweep(job.rule, Key(1, sweep=t), [1, 0])
-            errors = pool.evaluate("test", weight)
+            errors = pool.evaluate(weight)["test"]
             w, h = pool.factors()
             predictions.append((w.double() @ h.double().T).numpy())
         averages = pool.averages("test")
-    assert [e.square_mean for e in before] == [0.0, 0.0]
+        pieces = pool.held_out["test"]
+    assert {e.square_mean for e in before} == {0.0}
+    assert (len(before) == 4) == (most == 1000)  # one a block
+    # of rows that are whole
+    assert max(e.count for e in before) <= max(most, 1) + TEST.sum(1).max()
     assert sum(e.count for e in errors) == sum(e.count for e in before) == TEST.sum()
     mean = np.average(predictions, axis=0, weights=weights)
     variance = np.average((predictions - mean) ** 2, axis=0, weights=weights)
@@ -170,10 +175,12 @@ def test_errors_and_averages_of_held_out_ratings() -> None:
         for c in range(2):
             cells = np.ix_(users[b], items[c])
             held = TEST[cells]
-            np.testing.assert_allclose(averages[b][c].mean, mean[cells][held], rtol=1e-5)
-            np.testing.assert_allclose(
-                averages[b][c].variance, variance[cells][held], rtol=1e-3, atol=1e-8
-            )
+            here = [n for n, piece in enumerate(pieces[b]) if piece.col_block == c]
+            assert here == list(range(here[0], here[-1] + 1))
+            of = [averages[b][n] for n in here]
+            found = [torch.cat([a.mean for a in of]), torch.cat([a.variance for a in of])]
+            np.testing.assert_allclose(found[0], mean[cells][held], rtol=1e-5)
+            np.testing.assert_allclose(found[1], variance[cells][held], rtol=1e-3, atol=1e-8)
 
 
 @pytest.mark.parametrize("sampler", [None, SGLD()])
@@ -182,7 +189,7 @@ def test_restoring_a_snapshot_is_exact(sampler: SGLD | None) -> None:
     with pool_of(2) as pool:
         started(pool, job)
         pool.sweep(job.rule, Key(1), [0, 1])
-        pool.evaluate("test", 0.7)
+        pool.evaluate(0.7)
         saved = copied(pool.snapshot())
         factors, statistics = pool.factors(), pool.statistics()
     with pool_of(2) as pool:

@@ -207,8 +207,32 @@ def test_training_learns_the_ratings() -> None:
 
 
 def test_sweeps_without_held_out_parts() -> None:
-    memory = finished(job_of(parts=()))
+    memory = Memory()
+    with pool_of(1, held_out=False) as pool:
+        run(pool, job_of(), memory)
     assert memory.lines[1] == {"step_size": 0.1} and len(memory.draws) == 5
+
+
+def test_evaluation_of_some_sweeps_alone_averages_those() -> None:
+    """Every fourth of the nine sweeps, and the last; the first four are burn-in."""
+    often, seldom = finished(job_of()), finished(job_of(evaluate_every=4))
+    assert [t for t, line in seldom.lines.items() if "test_rmse_draw" in line] == [4, 8, 9]
+    assert seldom.lines[8]["test_rmse_mean"] == seldom.lines[8]["test_rmse_draw"]
+    assert seldom.lines[9]["test_rmse_draw"] == often.lines[9]["test_rmse_draw"]
+    assert seldom.lines[9]["test_rmse_mean"] != often.lines[9]["test_rmse_mean"]
+
+
+@pytest.mark.parametrize("step_weighted", [True, False])
+def test_draws_weigh_by_their_step_or_alike(step_weighted: bool) -> None:
+    schedule = Schedule.parse("polynomial:0.9:2")
+    memory = finished(job_of(schedule=schedule, step_weighted=step_weighted))
+    weights = [schedule.factor(t - 1) if step_weighted else 1.0 for t in memory.draws]
+    assert [weight for weight, _, _ in memory.draws.values()] == weights
+    means = np.zeros(TEST.sum())
+    for weight, w, h in memory.draws.values():
+        means += weight / sum(weights) * (w.double() @ h.double().T).numpy()[TEST]
+    rmse = math.sqrt(np.square(RATINGS[TEST] - means).mean())
+    assert memory.lines[9]["test_rmse_mean"] == pytest.approx(rmse, rel=1e-5)
 
 
 def test_visits_use_the_curvatures_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
