@@ -7,6 +7,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -179,10 +181,19 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 def test_damaged_predictions(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
     run = trained(bnmf, ratings_csv, tmp_path / "run")
     path = run / "predictions" / "test.parquet"
+    whole = pq.read_table(path)
     path.write_bytes(path.read_bytes()[:-100])
     bnmf("evaluate", run).refused("test.parquet", "damaged", "make it again")
     path.unlink()
     bnmf("evaluate", run).refused("test.parquet")
+    for other in (
+        pa.table({"x": [1]}),
+        whole.set_column(2, "rating", whole["rating"].cast(pa.string())),
+        whole.slice(1),
+        whole.set_column(0, "user", pa.array([f"v{n}" for n in range(len(whole))])),
+    ):
+        pq.write_table(other, path)
+        bnmf("evaluate", run).refused("test.parquet", "restore it")
 
 
 def test_a_full_disk(
