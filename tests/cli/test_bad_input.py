@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from bnmf.run import Run, save_tensors
+from bnmf.run import Run, read_json, save_tensors, write_json
 from tests.conftest import Command
 
 QUICK = ("--rank", "3", "--sweeps", "12", "--blocks", "2", "--thin", "3")
@@ -173,9 +173,27 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     newer = type(progress)(progress.sweep + 1, progress.row_curvature, progress.col_curvature)
     run.save_checkpoint(newer, snapshot)
     assert (run.load_checkpoint() or pytest.fail())[0] == newer
-    for path in (run.path / "checkpoints" / "sweep-000013").glob("row-000*"):
+    folder = run.path / "checkpoints" / "sweep-000013"
+    manifest = read_json(folder / "manifest.json")
+    for damaged in (
+        {},
+        {**manifest, "sha256": {}},
+        {**manifest, "sha256": None},
+        {**manifest, "progress": {"sweep": 13}},
+        {**manifest, "progress": {**manifest["progress"], "sweep": "13"}},
+        {**manifest, "progress": {**manifest["progress"], "row_curvature": None}},
+    ):
+        write_json(folder / "manifest.json", damaged)
+        assert (run.load_checkpoint() or pytest.fail())[0] == progress, damaged
+    write_json(folder / "manifest.json", manifest)
+    assert (run.load_checkpoint() or pytest.fail())[0] == newer
+    for path in folder.glob("row-000*"):
         path.write_bytes(path.read_bytes()[:-1])
     assert (run.load_checkpoint() or pytest.fail())[0] == progress
+    write_json(run.path / "checkpoints" / "sweep-000012" / "manifest.json", {})
+    write_json(folder / "manifest.json", {})
+    run.set_status("interrupted")
+    bnmf("train", "--out", run.path, "--resume").refused("sweep-000013", "manifest.json", "damaged")
 
 
 def test_damaged_predictions(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
