@@ -220,6 +220,7 @@ def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         )
     update = {name: _anywhere(name, getattr(config, name)) for name in ("data", "test_file")}
     update["blocks"] = dataset.manifest.blocks
+    update["duplicates"] = dataset.manifest.duplicates["policy"]
     return config.model_copy(update=update).resolved(rating["mean"])
 
 

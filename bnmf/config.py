@@ -46,7 +46,7 @@ class TrainConfig(BaseModel):
     item_col: str | None = None
     rating_col: str | None = None
     time_col: str | None = None
-    duplicates: Literal["last", "error", "mean"] = "last"
+    duplicates: Literal["last", "error", "mean"] | None = None
     split: str | None = None
     split_by: Literal["time"] | None = None
     folds: int | None = None

@@ -51,6 +51,11 @@ class Columns:
     rating: str | None = None
     time: str | None = None
 
+    @property
+    def flag(self) -> str | None:
+        """The first flag that names a column."""
+        return next((flag for role, flag in FLAGS.items() if getattr(self, role) is not None), None)
+
 
 @dataclass(frozen=True)
 class File:
@@ -265,9 +270,10 @@ def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layo
         return _Layout(delimiter, every.index(lines[0]) + 1, fields, found), _fields(
             lines[1], delimiter
         )
-    if any(getattr(columns, role) for role in roles):
-        flag = next(FLAGS[role] for role in roles if getattr(columns, role))
-        raise InputError(f"{file.name} has no header line for {flag} to name a column of: add one")
+    if columns.flag:
+        raise InputError(
+            f"{file.name} has no header line for {columns.flag} to name a column of: add one"
+        )
     if len(fields) > 4:
         raise InputError(f"{file.name} has {len(fields)} columns and no header: add a header line")
     names = ["user", "item", "rating", "time"][: len(fields)]
@@ -427,6 +433,10 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
 
 def _netflix(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """`mv_*.txt` and `combined_data_*.txt`: a line `MOVIE:`, then `USER,RATING,DATE` lines."""
+    if columns.flag:
+        raise InputError(
+            f"{file.name} is in Netflix's layout, without names of columns: leave {columns.flag} out"
+        )
     item = np.array([], np.int64)  # the movie that the chunk before ended with
     start = 0
     with file.open() as stream:

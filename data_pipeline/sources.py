@@ -28,7 +28,7 @@ from data_pipeline.readers import (
 )
 from data_pipeline.synthetic import demo
 
-__all__ = ["NAMES", "Columns", "Source", "fetch", "locate", "read_pairs"]
+__all__ = ["NAMES", "Columns", "Source", "fetch", "locate", "locate_both", "read_pairs"]
 
 GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 TIMEOUT_SECONDS = 30
@@ -95,6 +95,20 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.split(".")[0]).strip("-") or "ratings"
     return _from_files(name, paths, columns or Columns())
+
+
+def locate_both(
+    data: str, test_file: str | None, columns: Columns, progress: Progress | None = None
+) -> tuple[Source, Source | None]:
+    """The ratings of ``data``, and those of a test file if there is one.
+
+    Raises:
+        InputError: as `locate`; or ``columns`` are named and no file has them.
+    """
+    if columns.flag and all(place in NAMES for place in (data, test_file or data)):
+        raise InputError(f"{columns.flag}: the columns of {data} are known; leave the flag out")
+    source = locate(data, columns, progress)
+    return source, locate(test_file, columns, progress) if test_file else None
 
 
 def read_pairs(path: Path, columns: Columns) -> Iterator[pa.RecordBatch]:

@@ -285,6 +285,26 @@ def test_an_ingested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
         prepare(str(tmp_path / "d"), blocks=3)
     with pytest.raises(InputError, match=r"--split.*ingest again"):
         prepare(str(tmp_path / "d"), split=Split((0.8, 0.0, 0.2)))
+    assert prepare(str(tmp_path / "d"), duplicates="last").manifest == of.manifest
+    with pytest.raises(InputError, match=r"--duplicates mean.*with last.*ingest again"):
+        prepare(str(tmp_path / "d"), duplicates="mean")
+    with pytest.raises(InputError, match=r"--item-col.*ingested already"):
+        prepare(str(tmp_path / "d"), columns=Columns(item="item"))
+
+
+def test_what_was_chosen_for_a_cached_dataset_finds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As --resume asks: the number of blocks in full, the test file by its whole path."""
+    source = rows()
+    path = str(write_csv(tmp_path / "r.csv", source))
+    write_csv(tmp_path / "t.csv", source[::8])
+    monkeypatch.chdir(tmp_path)
+    for short, whole in ((None, None), ("t.csv", str(tmp_path / "t.csv"))):
+        first = prepare(path, split=Split(test_file=short))
+        again = prepare(path, split=Split(test_file=whole), blocks=first.manifest.blocks)
+        assert again.path == first.path
+    assert prepare(path, blocks=2).manifest.blocks == 2
 
 
 def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:

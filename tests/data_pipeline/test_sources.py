@@ -191,6 +191,8 @@ def test_both_netflix_layouts_are_the_same_ratings(
     combined = tmp_path / "netflix" / "combined_data_1.txt"
     combined.write_text("".join(f"{m}:\n{lines}" for m, lines in movies.items()))
     first = table(locate("netflix"))
+    with pytest.raises(InputError, match=r"combined_data_1\.txt.*leave --time-col out"):
+        table(locate(str(combined), Columns(time="date")))
     combined.unlink()
     (tmp_path / "netflix" / "training_set").mkdir()
     for m, lines in movies.items():
@@ -238,6 +240,15 @@ def test_one_column_is_not_two(bnmf: Command, tmp_path: Path) -> None:
     path.write_text(HEADER + GOOD)
     outcome = bnmf("data", "ingest", path, "--out", tmp_path / "d", "--item-col", "user")
     outcome.refused("r.csv", "'user'", "--item-col")
+
+
+def test_columns_are_not_named_where_they_are_known(bnmf: Command, tmp_path: Path) -> None:
+    flags = ("--out", tmp_path / "d", "--rating-col", "stars")
+    bnmf("data", "ingest", "demo", *flags).refused("--rating-col", "demo", "leave the flag out")
+    bnmf("train", "--data", "demo", *flags).refused("--rating-col", "demo", "leave the flag out")
+    (tmp_path / "t.csv").write_text("user,item,stars,timestamp\n1,2,3.5,4\n")
+    outcome = bnmf("data", "ingest", "demo", "--test-file", tmp_path / "t.csv", *flags, "--json")
+    assert json.loads(outcome.out)["counts"]["test"] == 1
 
 
 @pytest.mark.parametrize(
