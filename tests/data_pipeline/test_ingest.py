@@ -233,6 +233,8 @@ def test_the_pairs_of_a_test_file_leave_the_training_part(tmp_path: Path) -> Non
     assert sorted(contents(of, "train")) == sorted(set(source) - set(source[::8]))
     assert of.users().counts[of.users().lookup([999])].tolist() == [0]
     assert of.manifest.duplicates["count"] == 0
+    with pytest.raises(InputError, match=r"^--test-file .*r\.csv leaves none of the 240 ratings"):
+        prepare(str(path), split=Split(test_file=str(path)))
 
 
 # Blocks
