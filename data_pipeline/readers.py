@@ -152,37 +152,38 @@ def _parquet(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[p
         start = 0
         for batch in parquet.iter_batches(BATCH_ROWS, columns=list(found.values())):
             arrays = {
-                role: _converted(file, role, name, batch.column(name))
+                role: _converted(file, role, name, batch.column(name), start)
                 for role, name in found.items()
             }
             yield _checked(file, arrays, start)
             start += batch.num_rows
 
 
-def _converted(file: File, role: str, name: str, column: pa.Array) -> pa.Array:
-    if role == "rating":
-        return _to_float(file, name, column)
-    if role == "time":
-        return to_seconds(file, name, column)
+def _converted(file: File, role: str, name: str, column: pa.Array, start: int) -> pa.Array:
+    convert = {"rating": _to_float, "time": _to_seconds}.get(role, as_ids)
     try:
-        return as_ids(column)
-    except InputError as error:
-        raise InputError(f"{file.name}, column {name}: {error}") from error
+        return convert(column)
+    except InputError as whole:
+        for row in range(len(column)):  # which it is; none where they only do not go together
+            try:
+                convert(column.slice(row, 1))
+            except InputError as error:
+                place = f"{file.name}, row {start + row + 1}, column {name}"
+                raise InputError(f"{place}: {error}") from error
+        raise InputError(f"{file.name}, column {name}: {whole}") from whole
 
 
-def _to_float(file: File, name: str, column: pa.Array) -> pa.Array:
+def _to_float(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{file.name}, column {name}: ratings must be numbers, not {column.type} ({error})"
-        ) from error
+        raise InputError(f"ratings must be numbers, not {column.type} ({error})") from error
 
 
-def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
+def _to_seconds(column: pa.Array) -> pa.Array:
     """Times as int64 seconds since 1970; null where they are no finite number."""
     try:
-        if pa.types.is_string(column.type):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             example = next((text for text in column.to_pylist() if text), "")
             column = column.cast(_time_type(example))
         if pa.types.is_date(column.type):
@@ -193,9 +194,7 @@ def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
             column = pc.if_else(pc.less(pc.abs(column), 2.0**62), column, None)
         return column.cast(pa.int64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{file.name}, column {name}: times must be seconds or ISO dates ({error})"
-        ) from error
+        raise InputError(f"times must be seconds or ISO dates ({error})") from error
 
 
 # Text
@@ -244,7 +243,7 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
             for batch in reader:
                 arrays = {role: batch.column(field) for role, field in layout.roles.items()}
                 if "time" in arrays:
-                    arrays["time"] = to_seconds(file, layout.roles["time"], arrays["time"])
+                    arrays["time"] = _to_seconds(arrays["time"])
                 yield _checked(file, arrays, start, layout)
                 start += batch.num_rows
         except pa.ArrowInvalid as error:
@@ -338,9 +337,9 @@ def _time_type(example: str) -> pa.DataType:
     return pa.timestamp("ns", "UTC" if zone else None)
 
 
-def _is_time(file: File, text: str) -> bool:
+def _is_time(text: str) -> bool:
     try:
-        return bool(to_seconds(file, "", pa.array([text])).null_count == 0)
+        return bool(_to_seconds(pa.array([text])).null_count == 0)
     except InputError:
         return False
 
@@ -421,7 +420,7 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
                     return InputError(
                         f"{place}: the rating '{value}' is no finite number: mend or drop the line"
                     )
-                if role == "time" and not _is_time(file, value):
+                if role == "time" and not _is_time(value):
                     return InputError(
                         f"{place}: the time '{value}' is neither seconds nor an ISO date"
                     )
@@ -473,7 +472,7 @@ def _netflix(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[p
                 "user": users,
                 "item": pa.array(movies[place]).filter(rows),
                 "rating": rating.filter(rows),
-                "time": to_seconds(file, "date", time.filter(rows)),
+                "time": _to_seconds(time.filter(rows)),
             }
             yield _checked(file, arrays, start)
             start += len(users)

@@ -266,11 +266,13 @@ def test_times_are_seconds_or_iso_dates(
     path = tmp_path / "r.csv"
     path.write_text(HEADER + "".join(f"1,{i},3,{when}\n" for i, when in enumerate(written)))
     assert table(locate(str(path)))["time"].to_pylist() == seconds
-    pq.write_table(
-        pa.table({"user": [1, 1], "item": [0, 1], "rating": [3, 3], "time": written}),
-        tmp_path / "r.parquet",
-    )
-    assert table(locate(str(tmp_path / "r.parquet")))["time"].to_pylist() == seconds
+    for kind in (pa.string(), pa.large_string()):
+        times = pa.array(written, kind)
+        pq.write_table(
+            pa.table({"user": [1, 1], "item": [0, 1], "rating": [3, 3], "time": times}),
+            tmp_path / "r.parquet",
+        )
+        assert table(locate(str(tmp_path / "r.parquet")))["time"].to_pylist() == seconds
 
 
 def test_what_lies_beside_the_ratings_is_left_alone(tmp_path: Path) -> None:
@@ -377,8 +379,12 @@ def test_bad_parquet(bnmf: Command, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, object], list[str]]] = [
         ({"rating": [1.0, float("nan")]}, ["row 2", "rating", "nan"]),
         ({"rating": [None, 1.0]}, ["row 1", "rating", "missing"]),
-        ({"rating": ["good", "bad"]}, ["column rating", "must be numbers"]),
-        ({"user": [1.5, 2.0]}, ["column user", "whole numbers"]),
+        ({"rating": ["4", "bad"]}, ["row 2, column rating", "must be numbers", "bad"]),
+        ({"user": [1.0, 2.5]}, ["row 2, column user", "whole numbers"]),
+        ({"time": ["2005-09-06", ""]}, ["row 2, column time", "seconds or ISO dates"]),
+        ({"time": ["7", ""]}, ["row 2, column time", "seconds or ISO dates"]),
+        ({"time": ["7", None]}, ["row 2", "time", "missing"]),
+        ({"time": ["7", "2005-09-06"]}, ["column time", "seconds or ISO dates", "2005-09-06"]),
         ({"user": [[1], [2]]}, ["column user", "list"]),
         ({"item": ["a", None]}, ["row 2", "item", "missing"]),
     ]
