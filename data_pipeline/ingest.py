@@ -153,7 +153,10 @@ def ingest(
     split = split or Split()
     with replace_folder(out) as folder:
         rows, users, items = _read(source, test, progress)
-        rows, dropped = _without_duplicates(rows, len(items), duplicates, (users, items))
+        try:
+            rows, dropped = _without_duplicates(rows, len(items), duplicates, (users, items))
+        except InputError as error:
+            raise InputError(f"{_place(source, test)}: {error}") from error
         part = split.assign(len(rows.user), seed, rows.time, rows.in_test_file)
         training = part == TRAIN
         lowest = float(rows.rating.min())
@@ -220,7 +223,8 @@ def _read(
     source: Source, test: Source | None, progress: Progress | None
 ) -> tuple[_Rows, pa.Array, pa.Array]:
     """All rows, and the users' and items' raw ids sorted."""
-    users, items = _Codes("user"), _Codes("item")
+    place = _place(source, test)
+    users, items = _Codes(f"{place}: user"), _Codes(f"{place}: item")
     ratings: list[NDArray[np.float64]] = []
     optional: dict[str, list[NDArray[Any]]] = {"time": [], "truth": []}
     in_test: list[NDArray[np.bool_]] = []
@@ -237,7 +241,7 @@ def _read(
         if progress is not None:
             progress(f"reading {source.name}", count, None)
     if count == 0:
-        raise InputError(f"{source.name} holds no ratings: check the file")
+        raise InputError(f"{place} holds no ratings: check the file")
     whole = {
         name: np.concatenate(chunks) if len(chunks) == len(ratings) else None
         for name, chunks in optional.items()
@@ -256,6 +260,10 @@ def _read(
     return rows, user_ids, item_ids
 
 
+def _place(source: Source, test: Source | None) -> str:
+    return source.place if test is None else f"{source.place} with {test.place}"
+
+
 def _batches(source: Source, test: Source | None) -> Iterator[tuple[pa.RecordBatch, bool]]:
     for batch in source.batches():
         yield batch, False
@@ -267,8 +275,8 @@ def _batches(source: Source, test: Source | None) -> Iterator[tuple[pa.RecordBat
 class _Codes:
     """One column of raw ids as int32 codes, its dictionary grown batch by batch."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+    def __init__(self, name: str) -> None:
+        self._name = name  # for people
         self._chunks: list[pa.DictionaryArray] = []
         self._done: list[NDArray[np.int32]] = []
 
@@ -288,7 +296,7 @@ class _Codes:
         raw = chunks[-1].dictionary  # of a unified array all chunks have the same
         codes = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in chunks])
         used = np.flatnonzero(np.bincount(codes, minlength=len(raw)))
-        ids, first = _clean(raw.take(pa.array(used)), self._role)
+        ids, first = _clean(raw.take(pa.array(used)), self._name)
         rank = np.zeros(len(raw), np.int32)
         rank[used[first]] = np.arange(len(ids), dtype=np.int32)
         return rank[codes], ids
@@ -298,7 +306,7 @@ def _text_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
 
 
-def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
+def _clean(raw: pa.Array, name: str) -> tuple[pa.Array, NDArray[np.int64]]:
     """Ids without surrounding white space, sorted, integers where all are; and their places.
 
     Raises:
@@ -312,7 +320,7 @@ def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
             double = next(v["values"] for v in distinct.to_pylist() if v["counts"] > 1)
             both = raw.filter(pc.equal(ids, double)).to_pylist()
             raise InputError(
-                f"{role} ids {both[0]!r} and {both[1]!r} are both {double!r} without surrounding "
+                f"{name} ids {both[0]!r} and {both[1]!r} are both {double!r} without surrounding "
                 "white space: make them one or tell them apart"
             )
         if pc.all(is_integer(ids)).as_py():

@@ -67,6 +67,7 @@ class Source:
     """Ratings that were found."""
 
     name: str
+    place: str  # as people know it: a file, a folder, a glob, "demo"
     identity: str  # another one whenever the input may be another one
     batches: Callable[[], Iterator[pa.RecordBatch]]
 
@@ -81,11 +82,12 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
             download that failed; names it and the way out.
     """
     if data == "demo":
-        return Source("demo", "demo-1", lambda: iter([demo()]))
+        return Source("demo", "demo", "demo-1", lambda: iter([demo()]))
     if data == "netflix":
         return _netflix()
     if data in NAMES:
-        return _from_files(data, [_find_named(data, progress)], Columns(), NAMES[data].member)
+        found = _find_named(data, progress)
+        return _from_files(data, str(found), [found], Columns(), NAMES[data].member)
     paths = [Path(data)]
     if not paths[0].exists():
         paths = sorted(Path(path) for path in glob.glob(data, recursive=True))
@@ -94,7 +96,7 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
             f"{data} is neither a data set ({', '.join(NAMES)}) nor a path that exists"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.split(".")[0]).strip("-") or "ratings"
-    return _from_files(name, paths, columns or Columns())
+    return _from_files(name, data, paths, columns or Columns())
 
 
 def locate_both(
@@ -181,7 +183,9 @@ def _downloads() -> Path:
     return cache_dir() / "data"
 
 
-def _from_files(name: str, paths: list[Path], columns: Columns, member: str = "") -> Source:
+def _from_files(
+    name: str, place: str, paths: list[Path], columns: Columns, member: str = ""
+) -> Source:
     paths = [found for path in paths for found in _in_folder(path)]
     files = [file for path in paths for file in _files(path, member)]
     if not files:
@@ -191,7 +195,7 @@ def _from_files(name: str, paths: list[Path], columns: Columns, member: str = ""
         for file in files:
             yield from read(file, columns, RATINGS)
 
-    return Source(name, f"{columns} {_identity(paths)}", batches)
+    return Source(name, place, f"{columns} {_identity(paths)}", batches)
 
 
 def _in_folder(path: Path) -> list[Path]:
@@ -266,7 +270,7 @@ def _netflix() -> Source:
             for pattern in ("training_set/mv_*.txt", "combined_data_*.txt"):
                 paths = sorted(base.glob(pattern))
                 if paths:
-                    return _from_files("netflix", paths, Columns())
+                    return _from_files("netflix", str(base / pattern), paths, Columns())
     raise InputError(_netflix_advice())
 
 

@@ -171,7 +171,7 @@ def test_duplicated_pairs(tmp_path: Path, policy: str, expected: list[float]) ->
     of = made(path, tmp_path / "d", split=Split((1.0, 0.0, 0.0)), duplicates=policy)
     assert [row[2] for row in sorted(contents(of, "train"))] == expected
     assert of.manifest.duplicates == {"policy": policy, "count": 2}
-    with pytest.raises(InputError, match=r"user 1 rates item 1 2 times.*--duplicates"):
+    with pytest.raises(InputError, match=r"r\.csv: user 1 rates item 1 2 times.*--duplicates"):
         made(path, tmp_path / "e", duplicates="error")
     assert not (tmp_path / "e").exists()
 
