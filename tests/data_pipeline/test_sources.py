@@ -235,6 +235,14 @@ def test_columns_by_any_usual_name_or_by_flag(tmp_path: Path) -> None:
     assert other.to_pylist() == [{"user": "4", "item": "9", "rating": 7.0}]
 
 
+def test_a_field_in_quotes_may_hold_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.csv"
+    text = "".join(f'{n},{n},{n % 5},"good\n\nand, ""long"""\n' for n in range(40))
+    path.write_text("user,item,rating,review\n" + text)
+    monkeypatch.setattr("data_pipeline.readers.BLOCK_BYTES", 64)
+    assert table(locate(str(path)))["user"].to_pylist() == [str(n) for n in range(40)]
+
+
 def test_one_column_is_not_two(bnmf: Command, tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text(HEADER + GOOD)
@@ -347,12 +355,18 @@ BAD_TEXT = {
     "missing rating": (HEADER + "1,2,,4\n", ["line 2", "rating", "missing"]),
     "missing user": (HEADER + GOOD + ",2,3,4\n", ["line 5", "user", "missing"]),
     "short line": (HEADER + "1,2,3,4\n1,2\n", ["line 3", "4 fields", "2 found"]),
+    "short first row": (HEADER + "1,2\n1,2,3,4\n", ["line 2", "4 fields", "2 found"]),
     "long line": ("1::2::3::4\n1::2::3::4::5\n", ["line 2", "4 fields", "5 found"]),
     "huge": (HEADER + "1,2,1e300,4\n", ["line 2", "'1e300'"]),
     "no time": (HEADER + "1,2,3,1.5\n1,3,3,nan\n", ["line 3", "'nan'", "time"]),
     "colon": ("1::2::3::4\na:b::c::4::5\n", ["line 2", "':'", "csv"]),
     "other coding": (HEADER + "caf\xe9,2,3,4\n", ["line 2", "UTF-8"]),
     "binary": ("\0\1\2" * 40, ["UTF-8"]),
+    "after lines in quotes": (HEADER + '"a\nb",2,3,4\n"c\n\n",2,good,4\n', ["line 4", "'good'"]),
+    "nothing but commas": (HEADER + "1,2,3,4\n\n,,,\n", ["line 4", "user", "missing"]),
+    "nothing but blanks": ("1::2::3::4\n\n  \n", ["line 3", "4 fields", "1 found"]),
+    "open quote": (HEADER + '1,2,3,4\n"1,3,3,5\n1,4,3,5\n', ["line 3", "1 found"]),
+    "endless quote": (HEADER + GOOD + '"' + "1,2,3,5\n" * 20_000, ["line 5", "field limit"]),
     "bad time": (HEADER + "1,2,3,4\n1,3,3,soon\n", ["line 3", "'soon'", "time"]),
     "no item": ("user,thing,rating\n1,2,3\n", ["item", "--item-col", "user, thing, rating"]),
     "no rating": ("user,item\n1,2\n", ["rating", "--rating-col"]),
