@@ -142,7 +142,11 @@ def combine(flags: Mapping[str, Any], config_file: Path | None = None) -> TrainC
     preset = flags.get("preset", from_file.get("preset"))
     if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise InputError(f"--preset {preset} is unknown: choose from {', '.join(PRESETS)}")
-    settings = {**(PRESETS[preset] if preset else {}), **from_file, **flags}
+    given = {**from_file, **flags}
+    settings = {**(PRESETS[preset] if preset else {}), **given}
+    sweeps, burn_in = settings.get("sweeps"), settings.get("burn_in")
+    if "burn_in" not in given and isinstance(sweeps, int) and burn_in and burn_in >= sweeps:
+        del settings["burn_in"]  # the preset's, for more sweeps than are wanted
     try:
         return TrainConfig(**settings)
     except ValidationError as error:

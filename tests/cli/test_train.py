@@ -201,6 +201,9 @@ def test_the_papers_preset_and_the_default_prior_rates(
         "counts_per_unit": 1.0, "sampler": "sgld", "domain": "corv", "row_scaling": False,
     }  # fmt: skip
     assert {name: chosen[name] for name in wanted} == wanted
+    short = bnmf("train", *flags[:4], "--preset", "corv-paper", "--out", tmp_path / "short")
+    assert short.code == 0, short.err  # the preset's burn-in is longer
+    assert tomllib.loads((tmp_path / "short" / "config.toml").read_text())["burn_in"] == 1
     assert bnmf("train", *flags, "--rank", "3", "--out", tmp_path / "b").code == 0
     usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
     mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]
