@@ -53,7 +53,7 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--folds", "5"), ("--fold",)),
         (("--folds", "5", "--fold", "6"), ("--fold",)),
         (("--no-such-flag",), ("--no-such-flag",)),
-        (("--config", "nowhere.toml"), ("--config nowhere.toml",)),
+        (("--config", "nowhere.toml"), ("nowhere.toml", "--config")),
         (("--resume",), ("no-run", "not a run folder")),
     ],
     ids=lambda value: " ".join(value),
@@ -281,6 +281,29 @@ def test_damaged_run_files(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> 
         (run / name).write_text(content)
         bnmf("evaluate", run).refused(name, "train again")
         (run / name).write_text(whole)
+
+
+def test_the_configuration_of_a_run_is_named_as_its_own(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    path = run / "config.toml"
+    whole = path.read_text()
+    for content, words in (
+        (None, ("cannot be read", "restore it")),
+        ("rank =", ("TOML", "restore it")),
+        (whole.replace("rank = 3", "rank = -3"), ("rank", "-3")),
+        (whole + 'preset = "fast"\n', ("preset fast",)),
+        (whole.replace("thin = 3", ""), ("damaged", "restore it")),
+    ):
+        path.unlink() if content is None else path.write_text(content)
+        for command in (("evaluate", run), ("train", "--out", run, "--resume")):
+            outcome = bnmf(*command)
+            outcome.refused(str(path), *words)
+            assert "--" not in outcome.err
+    path.write_text(whole)
+    bnmf("train", "--out", run, "--resume", "--threads", "0").refused("--threads")
+    assert bnmf("train", "--out", run, "--resume", "--threads", "1").code == 0
 
 
 def test_blank_lines_before_a_header(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
