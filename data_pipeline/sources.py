@@ -306,12 +306,22 @@ def _md5_beside(archive: Path) -> Path:
     return archive.with_name(f"{archive.name}.md5")
 
 
-def _md5_in(url: str) -> str:
+def _open(url: str) -> http.client.HTTPResponse:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-            return _md5_of(answer.read(4096).decode("ascii", "replace"), url)
+        answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)
+    # ValueError: an address, or one that it redirects to, is malformed.
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise error if isinstance(error, InputError) else _failed(url, error) from error
+        raise _failed(url, error) from error
+    return answer
+
+
+def _md5_in(url: str) -> str:
+    with _open(url) as answer:
+        try:
+            text = answer.read(4096).decode("ascii", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise _failed(url, error) from error
+    return _md5_of(text, url)
 
 
 def _md5_of(text: str, place: str) -> str:
@@ -326,10 +336,7 @@ def _download(url: str, target: Path, name: str, progress: Progress | None) -> s
     digest = hashlib.md5(usedforsecurity=False)
     done = 0
     try:
-        with (
-            urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer,
-            target.open("wb") as file,
-        ):
+        with _open(url) as answer, target.open("wb") as file:
             length = answer.headers.get("Content-Length")
             total = int(length) if length and length.isdigit() else None
             while chunk := answer.read(1 << 20):
@@ -338,8 +345,6 @@ def _download(url: str, target: Path, name: str, progress: Progress | None) -> s
                 done += len(chunk)
                 if progress is not None:
                     progress(f"fetching {name}", done, total)
-    except urllib.error.URLError as error:
-        raise _failed(url, error) from error
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _failed(url, error) from error
     if total is not None and done < total:
@@ -351,7 +356,8 @@ def _failed(url: str, error: Exception) -> InputError:
     reason = getattr(error, "reason", None) or error
     if isinstance(error, urllib.error.HTTPError):
         reason = f"HTTP {error.code}, {reason}"
+    mirror = " and BNMF_MIRROR" if "BNMF_MIRROR" in os.environ else ""
     return InputError(
-        f"{url} could not be fetched ({reason}): check the network, or put the zip into "
+        f"{url} could not be fetched ({reason}): check the network{mirror}, or put the zip into "
         f"BNMF_DATA_DIR or {_downloads()}"
     )

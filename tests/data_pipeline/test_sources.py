@@ -135,6 +135,14 @@ def test_a_mirror_that_is_down_or_no_address(
     bnmf("data", "fetch", "ml-1m").refused("127.0.0.1:9", "could not be fetched")
     monkeypatch.setenv("BNMF_MIRROR", f"file://{tmp_path}")
     bnmf("data", "fetch", "ml-1m").refused("BNMF_MIRROR", "http")
+    for address in ("http://[", "http://a b", "http://a:b"):
+        monkeypatch.setenv("BNMF_MIRROR", address)
+        for command in (("data", "fetch", "ml-1m"), ("train", "--data", "ml-1m")):
+            bnmf(*command).refused(address, "could not be fetched", "BNMF_MIRROR")
+    # A mirror may send on the zip alone to such an address.
+    monkeypatch.setattr("data_pipeline.sources._md5_in", lambda url: "0" * 32)
+    monkeypatch.setenv("BNMF_MIRROR", "http://[")
+    bnmf("data", "fetch", "ml-1m").refused("http://[", "could not be fetched")
 
 
 def test_without_a_mirror_the_published_md5_counts(
