@@ -18,7 +18,7 @@ import torch
 
 import bnmf
 from bnmf.blocks import RatingBlock
-from bnmf.config import TrainConfig, combine, read_toml
+from bnmf.config import TrainConfig, combine, config_of
 from bnmf.diagnostics import Biases, Ratings, fit_biases
 from bnmf.evaluation import report_of
 from bnmf.models import PoissonNMF
@@ -95,11 +95,10 @@ def _resume(
     progress: Callable[..., None] | None,
 ) -> Run:
     begun = Run(out)
-    settings = read_toml(out / "config.toml")
+    stored = config_of(out, **{name: flags[name] for name in flags if name == "threads"})
+    settings = stored.model_dump(exclude_none=True)
     for name, value in flags.items():
-        if name == "threads":
-            settings["threads"] = value
-        elif settings.get(name) != _anywhere(name, value):
+        if name != "threads" and settings.get(name) != _anywhere(name, value):
             raise InputError(
                 f"--{name.replace('_', '-')} {value} differs from the run's "
                 f"{settings.get(name, 'unset')}: --resume takes the run's own configuration"
@@ -108,7 +107,6 @@ def _resume(
         raise InputError("--config does not go with --resume, which takes the run's own")
     if begun.status == "finished":
         return begun
-    stored = combine(settings)
     dataset = _dataset(stored, progress)
     digest = begun.manifest["dataset"]["digest"]
     if dataset.manifest.digest != digest:
@@ -223,6 +221,7 @@ def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         )
     update = {name: _anywhere(name, getattr(config, name)) for name in ("data", "test_file")}
     update["blocks"] = dataset.manifest.blocks
+    update["duplicates"] = dataset.manifest.duplicates["policy"]
     return config.model_copy(update=update).resolved(rating["mean"])
 
 

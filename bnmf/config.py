@@ -35,6 +35,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+RESOLVED = ("prior_rate_w", "prior_rate_h", "step_size", "burn_in", "thin")
+
 
 class TrainConfig(BaseModel):
     """All settings of a run. None means: chosen from the data when the run starts."""
@@ -46,7 +48,7 @@ class TrainConfig(BaseModel):
     item_col: str | None = None
     rating_col: str | None = None
     time_col: str | None = None
-    duplicates: Literal["last", "error", "mean"] = "last"
+    duplicates: Literal["last", "error", "mean"] | None = None
     split: str | None = None
     split_by: Literal["time"] | None = None
     folds: int | None = None
@@ -122,40 +124,56 @@ class TrainConfig(BaseModel):
         )
 
     def to_toml(self) -> str:
-        """A file that `read_toml` and ``--config`` take: one setting a line."""
+        """A file that ``--config`` takes: one setting a line."""
         settings = self.model_dump(exclude_none=True)
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a configuration file.
+def config_of(run: Path, **changed: Any) -> TrainConfig:
+    """The resolved configuration that a run folder was made with.
 
     Raises:
-        InputError: no such file, or not TOML.
+        InputError: its config.toml is missing or damaged, or a changed setting is out of range.
     """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path} cannot be read: {_reason(error)}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"--config {path} is not TOML: {error}") from error
+    path = run / "config.toml"
+    config = combine(changed, path, "restore it or train again")
+    if any(getattr(config, name) is None for name in RESOLVED):
+        raise InputError(f"{path} is damaged: restore it or train again")
+    return config
 
 
-def combine(flags: Mapping[str, Any], config_file: Path | None = None) -> TrainConfig:
+def combine(
+    flags: Mapping[str, Any], config_file: Path | None = None, way_out: str = "check --config"
+) -> TrainConfig:
     """Flags over the file over the preset over the defaults.
 
     Raises:
-        InputError: an unknown key or preset, or a value out of range; names it and its place.
+        InputError: the file cannot be read (``way_out`` is then said), an unknown key or preset,
+            or a value out of range; names it and its place.
     """
-    from_file = read_toml(config_file) if config_file else {}
+    from_file = _read_toml(config_file, way_out) if config_file else {}
     preset = flags.get("preset", from_file.get("preset"))
     if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-        raise InputError(f"--preset {preset} is unknown: choose from {', '.join(PRESETS)}")
-    settings = {**(PRESETS[preset] if preset else {}), **from_file, **flags}
+        place = "--preset" if "preset" in flags else f"{config_file}: preset"
+        raise InputError(f"{place} {preset} is unknown: choose from {', '.join(PRESETS)}")
+    given = {**from_file, **flags}
+    settings = {**(PRESETS[preset] if preset else {}), **given}
+    sweeps, burn_in = settings.get("sweeps"), settings.get("burn_in")
+    if "burn_in" not in given and isinstance(sweeps, int) and burn_in and burn_in >= sweeps:
+        del settings["burn_in"]  # the preset's, for more sweeps than are wanted
     try:
         return TrainConfig(**settings)
     except ValidationError as error:
         raise InputError(_first_problem(error, from_file, flags, config_file)) from error
+
+
+def _read_toml(path: Path, way_out: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({_reason(error)}): {way_out}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML ({error}): {way_out}") from error
 
 
 def _first_problem(

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from bnmf.diagnostics import accuracy
 from bnmf.posterior import Posterior
@@ -46,9 +45,12 @@ def report_of(run: Run) -> dict[str, Any]:
         if not run.manifest["dataset"]["counts"][part]:
             continue
         path = run.path / "predictions" / f"{part}.parquet"
-        table = read_table(path)
+        table = read_table(path, ids=("user", "item"), numbers=("rating", "mean", "biases"))
+        users, items = posterior.users.lookup(table["user"]), posterior.items.lookup(table["item"])
+        if len(table) != run.manifest["dataset"]["counts"][part] or -1 in users or -1 in items:
+            raise InputError(f"{path} is not of this run: restore it or train again")
         rating = table["rating"].to_numpy().astype(np.float64)
-        lower, upper = _predictive_cdf(posterior, table["user"], table["item"], rating)
+        lower, upper = _predictive_cdf(posterior, users, items, rating)
         report[part] = {
             **accuracy(rating, table["mean"].to_numpy())._asdict(),
             **calibration(lower, upper)._asdict(),
@@ -65,17 +67,16 @@ def report_of(run: Run) -> dict[str, Any]:
 
 
 def _predictive_cdf(
-    posterior: Posterior, users: pa.ChunkedArray, items: pa.ChunkedArray, rating: np.ndarray
+    posterior: Posterior, users: np.ndarray, items: np.ndarray, rating: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The predictive CDF at both edges of each rating's cell, averaged over draws; (n,) each."""
-    u, i = posterior.users.lookup(users), posterior.items.lookup(items)
     lower, upper = np.empty(len(rating)), np.empty(len(rating))
     weights = posterior.weights.numpy()
 
     def of(start: int) -> None:
         part = slice(start, start + posterior.pairs_at_once)
         below, above = posterior.model.cdf(
-            rating[part, None], posterior.rates(u[part], i[part]), posterior.scale
+            rating[part, None], posterior.rates(users[part], items[part]), posterior.scale
         )
         lower[part], upper[part] = below @ weights, above @ weights
 

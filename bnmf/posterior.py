@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bnmf.config import combine, read_toml
+from bnmf.config import config_of
 from bnmf.models import PoissonNMF, RatingScale
 from bnmf.run import Run
 from data_pipeline.errors import InputError
@@ -65,10 +65,7 @@ class Posterior:
         dataset = run.manifest["dataset"]
         users = Vocabulary.read(run.path / "users.parquet")
         items = Vocabulary.read(run.path / "items.parquet")
-        config = combine(read_toml(run.path / "config.toml"))
-        if config.prior_rate_w is None or config.prior_rate_h is None:
-            raise InputError(f"{run.path / 'config.toml'} is damaged: restore it or train again")
-        model = poisson_nmf(config.model_dump())
+        model = poisson_nmf(config_of(run.path).model_dump())
         w = torch.empty(len(users), len(entries), model.rank)
         h = torch.empty(len(items), len(entries), model.rank)
         for s, entry in enumerate(entries):

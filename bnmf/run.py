@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -142,17 +143,37 @@ class Run:
         problem: InputError | None = None
         for folder in reversed(self._checkpoints()):
             try:
-                manifest = read_json(folder / "manifest.json")
-                snapshot = {
+                progress, hashes = self._checkpoint_manifest(folder)
+                return progress, {
                     name: load_tensors(folder / f"{name}.safetensors", digest)
-                    for name, digest in manifest["sha256"].items()
+                    for name, digest in hashes.items()
                 }
-                return Progress(**manifest["progress"]), snapshot
             except InputError as error:
                 problem = problem or error
         if problem is not None:
             raise problem
         return None
+
+    def _checkpoint_manifest(self, folder: Path) -> tuple[Progress, dict[str, str]]:
+        """How far the chain was, and the hash of each of its files.
+
+        Raises:
+            InputError: missing or damaged.
+        """
+        path = folder / "manifest.json"
+        content = read_json(path)
+        try:
+            progress, hashes = Progress(**content["progress"]), dict(content["sha256"])
+            whole = (
+                folder == self._checkpoint(progress.sweep)
+                and math.isfinite(progress.row_curvature + progress.col_curvature)
+                and hashes.keys() == {file.stem for file in folder.glob("*.safetensors")}
+            )
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise InputError(f"{path} is damaged: restore it or train again")
+        return progress, hashes
 
     def prune_checkpoints(self, keep: int) -> None:
         """Delete all but the newest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import cache_dir, replace_folder
 from data_pipeline.partition import deal, default_blocks
 from data_pipeline.readers import Columns
-from data_pipeline.sources import NAMES, Progress, Source, locate
+from data_pipeline.sources import NAMES, Progress, Source, locate_both
 from data_pipeline.split import PARTS, TRAIN, Split
 from data_pipeline.vocabulary import Vocabulary, is_integer
 
@@ -37,30 +37,33 @@ def prepare(
     split: Split | None = None,
     seed: int = 0,
     blocks: int | None = None,
-    duplicates: str = "last",
+    duplicates: str | None = None,
     columns: Columns | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """The dataset of a name, a path of ratings, or a dataset folder.
 
-    Sources are ingested into the cache once for each combination of input and options.
+    Sources are ingested into the cache once for each combination of input and options; the
+    options that are None are chosen as `ingest` does, or are the dataset folder's own.
 
     Raises:
         InputError: see `locate` and `ingest`; or a dataset folder was made with other options.
     """
     if data not in NAMES and dataset.is_dataset(Path(data)):
-        return _as_ingested(Dataset(Path(data)), split, blocks)
-    chosen = split or Split()
-    source = locate(data, columns, progress)
-    test = locate(chosen.test_file, columns, progress) if chosen.test_file else None
-    options = (chosen, seed, blocks, duplicates, test.identity if test else "", dataset.FORMAT)
+        return _as_ingested(Dataset(Path(data)), split, blocks, duplicates, columns)
+    chosen, policy = split or Split(), duplicates or "last"
+    source, test = locate_both(data, chosen.test_file, columns or Columns(), progress)
+    # A test file is known by what it holds, not by how its path was written.
+    parts = replace(chosen, test_file=test.identity if test else None)
+    options = (parts, seed, policy, dataset.FORMAT)
     key = hashlib.sha256(f"{source.identity} {options}".encode()).hexdigest()[:12]
-    place = cache_dir() / "datasets" / f"{source.name}-{key}"
-    if dataset.is_dataset(place):
-        try:
-            return Dataset(place)
-        except InputError:  # of another version, or damaged: it is only a cache
-            shutil.rmtree(place)
+    automatic = cache_dir() / "datasets" / f"{source.name}-{key}"
+    place = automatic if blocks is None else automatic.with_name(f"{automatic.name}-{blocks}")
+    # A run that is resumed asks for the number of blocks that was chosen for it.
+    for made in (place, automatic):
+        found = _cached(made)
+        if found is not None and blocks in (None, found.manifest.blocks):
+            return found
     try:
         return ingest(
             source,
@@ -68,7 +71,7 @@ def prepare(
             split=chosen,
             seed=seed,
             blocks=blocks,
-            duplicates=duplicates,
+            duplicates=policy,
             test=test,
             progress=progress,
         )
@@ -78,7 +81,22 @@ def prepare(
         raise
 
 
-def _as_ingested(found: Dataset, split: Split | None, blocks: int | None) -> Dataset:
+def _cached(place: Path) -> Dataset | None:
+    if dataset.is_dataset(place):
+        try:
+            return Dataset(place)
+        except InputError:  # of another version, or damaged: it is only a cache
+            shutil.rmtree(place)
+    return None
+
+
+def _as_ingested(
+    found: Dataset,
+    split: Split | None,
+    blocks: int | None,
+    duplicates: str | None,
+    columns: Columns | None,
+) -> Dataset:
     about = found.manifest
     if blocks is not None and blocks != about.blocks:
         raise InputError(
@@ -88,8 +106,18 @@ def _as_ingested(found: Dataset, split: Split | None, blocks: int | None) -> Dat
     # The seed is the dataset's own: its split was drawn when it was made.
     if split is not None and split.describe(about.split.get("seed", 0)) != about.split:
         raise InputError(
-            f"--split: {found.path} was split differently ({about.split}) when it was ingested; "
+            f"{split.flag}: {found.path} was split differently ({about.split}) when it was "
+            "ingested; leave the flag out or ingest again"
+        )
+    policy = about.duplicates["policy"]
+    if duplicates is not None and duplicates != policy:
+        raise InputError(
+            f"--duplicates {duplicates}: {found.path} was ingested with {policy}; "
             "leave the flag out or ingest again"
+        )
+    if columns is not None and columns.flag:
+        raise InputError(
+            f"{columns.flag}: {found.path} is ingested already; leave the flag out or ingest again"
         )
     return found
 
@@ -125,7 +153,10 @@ def ingest(
     split = split or Split()
     with replace_folder(out) as folder:
         rows, users, items = _read(source, test, progress)
-        rows, dropped = _without_duplicates(rows, len(items), duplicates, (users, items))
+        try:
+            rows, dropped = _without_duplicates(rows, len(items), duplicates, (users, items))
+        except InputError as error:
+            raise InputError(f"{_place(source, test)}: {error}") from error
         part = split.assign(len(rows.user), seed, rows.time, rows.in_test_file)
         training = part == TRAIN
         lowest = float(rows.rating.min())
@@ -192,7 +223,8 @@ def _read(
     source: Source, test: Source | None, progress: Progress | None
 ) -> tuple[_Rows, pa.Array, pa.Array]:
     """All rows, and the users' and items' raw ids sorted."""
-    users, items = _Codes("user"), _Codes("item")
+    place = _place(source, test)
+    users, items = _Codes(f"{place}: user"), _Codes(f"{place}: item")
     ratings: list[NDArray[np.float64]] = []
     optional: dict[str, list[NDArray[Any]]] = {"time": [], "truth": []}
     in_test: list[NDArray[np.bool_]] = []
@@ -209,7 +241,7 @@ def _read(
         if progress is not None:
             progress(f"reading {source.name}", count, None)
     if count == 0:
-        raise InputError(f"{source.name} holds no ratings: check the file")
+        raise InputError(f"{place} holds no ratings: check the file")
     whole = {
         name: np.concatenate(chunks) if len(chunks) == len(ratings) else None
         for name, chunks in optional.items()
@@ -228,6 +260,10 @@ def _read(
     return rows, user_ids, item_ids
 
 
+def _place(source: Source, test: Source | None) -> str:
+    return source.place if test is None else f"{source.place} with {test.place}"
+
+
 def _batches(source: Source, test: Source | None) -> Iterator[tuple[pa.RecordBatch, bool]]:
     for batch in source.batches():
         yield batch, False
@@ -239,8 +275,8 @@ def _batches(source: Source, test: Source | None) -> Iterator[tuple[pa.RecordBat
 class _Codes:
     """One column of raw ids as int32 codes, its dictionary grown batch by batch."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+    def __init__(self, name: str) -> None:
+        self._name = name  # for people
         self._chunks: list[pa.DictionaryArray] = []
         self._done: list[NDArray[np.int32]] = []
 
@@ -260,7 +296,7 @@ class _Codes:
         raw = chunks[-1].dictionary  # of a unified array all chunks have the same
         codes = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in chunks])
         used = np.flatnonzero(np.bincount(codes, minlength=len(raw)))
-        ids, first = _clean(raw.take(pa.array(used)), self._role)
+        ids, first = _clean(raw.take(pa.array(used)), self._name)
         rank = np.zeros(len(raw), np.int32)
         rank[used[first]] = np.arange(len(ids), dtype=np.int32)
         return rank[codes], ids
@@ -270,7 +306,7 @@ def _text_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
 
 
-def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
+def _clean(raw: pa.Array, name: str) -> tuple[pa.Array, NDArray[np.int64]]:
     """Ids without surrounding white space, sorted, integers where all are; and their places.
 
     Raises:
@@ -284,7 +320,7 @@ def _clean(raw: pa.Array, role: str) -> tuple[pa.Array, NDArray[np.int64]]:
             double = next(v["values"] for v in distinct.to_pylist() if v["counts"] > 1)
             both = raw.filter(pc.equal(ids, double)).to_pylist()
             raise InputError(
-                f"{role} ids {both[0]!r} and {both[1]!r} are both {double!r} without surrounding "
+                f"{name} ids {both[0]!r} and {both[1]!r} are both {double!r} without surrounding "
                 "white space: make them one or tell them apart"
             )
         if pc.all(is_integer(ids)).as_py():

@@ -51,6 +51,11 @@ class Columns:
     rating: str | None = None
     time: str | None = None
 
+    @property
+    def flag(self) -> str | None:
+        """The first flag that names a column."""
+        return next((flag for role, flag in FLAGS.items() if getattr(self, role) is not None), None)
+
 
 @dataclass(frozen=True)
 class File:
@@ -147,37 +152,38 @@ def _parquet(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[p
         start = 0
         for batch in parquet.iter_batches(BATCH_ROWS, columns=list(found.values())):
             arrays = {
-                role: _converted(file, role, name, batch.column(name))
+                role: _converted(file, role, name, batch.column(name), start)
                 for role, name in found.items()
             }
             yield _checked(file, arrays, start)
             start += batch.num_rows
 
 
-def _converted(file: File, role: str, name: str, column: pa.Array) -> pa.Array:
-    if role == "rating":
-        return _to_float(file, name, column)
-    if role == "time":
-        return to_seconds(file, name, column)
+def _converted(file: File, role: str, name: str, column: pa.Array, start: int) -> pa.Array:
+    convert = {"rating": _to_float, "time": _to_seconds}.get(role, as_ids)
     try:
-        return as_ids(column)
-    except InputError as error:
-        raise InputError(f"{file.name}, column {name}: {error}") from error
+        return convert(column)
+    except InputError as whole:
+        for row in range(len(column)):  # which it is; none where they only do not go together
+            try:
+                convert(column.slice(row, 1))
+            except InputError as error:
+                place = f"{file.name}, row {start + row + 1}, column {name}"
+                raise InputError(f"{place}: {error}") from error
+        raise InputError(f"{file.name}, column {name}: {whole}") from whole
 
 
-def _to_float(file: File, name: str, column: pa.Array) -> pa.Array:
+def _to_float(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{file.name}, column {name}: ratings must be numbers, not {column.type} ({error})"
-        ) from error
+        raise InputError(f"ratings must be numbers, not {column.type} ({error})") from error
 
 
-def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
+def _to_seconds(column: pa.Array) -> pa.Array:
     """Times as int64 seconds since 1970; null where they are no finite number."""
     try:
-        if pa.types.is_string(column.type):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             example = next((text for text in column.to_pylist() if text), "")
             column = column.cast(_time_type(example))
         if pa.types.is_date(column.type):
@@ -188,9 +194,7 @@ def to_seconds(file: File, name: str, column: pa.Array) -> pa.Array:
             column = pc.if_else(pc.less(pc.abs(column), 2.0**62), column, None)
         return column.cast(pa.int64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{file.name}, column {name}: times must be seconds or ISO dates ({error})"
-        ) from error
+        raise InputError(f"times must be seconds or ISO dates ({error})") from error
 
 
 # Text
@@ -215,7 +219,8 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
     types: dict[str, pa.DataType] = {}
     for role, field in layout.roles.items():
         if role == "time":
-            types[field] = _time_type(first[layout.fields.index(field)])
+            at = layout.fields.index(field)
+            types[field] = _time_type(first[at] if at < len(first) else "")
         else:
             types[field] = pa.float64() if role == "rating" else TEXT_ID
     with file.for_arrow() as stream:
@@ -226,7 +231,9 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
                     column_names=names, skip_rows=layout.header, block_size=BLOCK_BYTES
                 ),
                 pyarrow.csv.ParseOptions(
-                    delimiter=layout.delimiter[0], quote_char=False if doubled else '"'
+                    delimiter=layout.delimiter[0],
+                    quote_char=False if doubled else '"',
+                    newlines_in_values=not doubled,
                 ),
                 pyarrow.csv.ConvertOptions(
                     column_types=types,
@@ -239,15 +246,16 @@ def _text(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.R
             for batch in reader:
                 arrays = {role: batch.column(field) for role, field in layout.roles.items()}
                 if "time" in arrays:
-                    arrays["time"] = to_seconds(file, layout.roles["time"], arrays["time"])
+                    arrays["time"] = _to_seconds(arrays["time"])
                 yield _checked(file, arrays, start, layout)
                 start += batch.num_rows
-        except pa.ArrowInvalid as error:
-            raise _explain(file, layout) or error from error
+        except pa.ArrowInvalid:
+            _explain(file, layout)
+            raise
 
 
 def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layout, list[str]]:
-    """The layout, and the first line of data as fields."""
+    """The layout, and the fields of the first row."""
     with file.open() as stream:
         every = [line.strip() for line in _head(stream)]
     lines = [line for line in every if line]
@@ -256,18 +264,18 @@ def _layout(file: File, columns: Columns, roles: tuple[str, ...]) -> tuple[_Layo
     if "\0" in lines[0]:
         raise InputError(f"{file.name} is no text in UTF-8: save it as csv in UTF-8")
     delimiter = next((d for d in ("::", "\t", ",", ";", "|") if d in lines[0]), " ")
-    fields = _fields(lines[0], delimiter)
+    fields = _fields(lines, delimiter)
     header = len(roles) < 3 or len(fields) < 3 or not _is_number(fields[2])
     if header:
         found = _find(file, fields, columns, roles)
         if len(lines) < 2:
             raise InputError(f"{file.name} holds a header and no rows")
-        return _Layout(delimiter, every.index(lines[0]) + 1, fields, found), _fields(
-            lines[1], delimiter
+        layout = _Layout(delimiter, every.index(lines[0]) + 1, fields, found)
+        return layout, _fields(lines[1:], delimiter)
+    if columns.flag:
+        raise InputError(
+            f"{file.name} has no header line for {columns.flag} to name a column of: add one"
         )
-    if any(getattr(columns, role) for role in roles):
-        flag = next(FLAGS[role] for role in roles if getattr(columns, role))
-        raise InputError(f"{file.name} has no header line for {flag} to name a column of: add one")
     if len(fields) > 4:
         raise InputError(f"{file.name} has {len(fields)} columns and no header: add a header line")
     names = ["user", "item", "rating", "time"][: len(fields)]
@@ -280,13 +288,14 @@ def _head(stream: IO[bytes] | gzip.GzipFile) -> list[str]:
         text = start.decode("utf-8-sig", errors="strict" if len(start) < 1 << 16 else "ignore")
     except UnicodeDecodeError:
         text = start.decode("latin-1")
-    return text.splitlines()[:20]
+    return text.splitlines()
 
 
-def _fields(line: str, delimiter: str) -> list[str]:
+def _fields(lines: list[str], delimiter: str) -> list[str]:
+    """Of the first record, which quotes may spread over lines."""
     if delimiter == "::":
-        return line.split("::")
-    return [field.strip() for field in next(csv.reader([line], delimiter=delimiter))]
+        return lines[0].split("::")
+    return [field.strip() for field in next(csv.reader(lines, delimiter=delimiter))]
 
 
 def _find(
@@ -332,9 +341,9 @@ def _time_type(example: str) -> pa.DataType:
     return pa.timestamp("ns", "UTC" if zone else None)
 
 
-def _is_time(file: File, text: str) -> bool:
+def _is_time(text: str) -> bool:
     try:
-        return bool(to_seconds(file, "", pa.array([text])).null_count == 0)
+        return bool(_to_seconds(pa.array([text])).null_count == 0)
     except InputError:
         return False
 
@@ -358,8 +367,8 @@ def _checked(
         wrong = _wrong(role, array)
         if wrong is not None:
             bad = int(np.flatnonzero(wrong)[0])
-            if layout is not None and (explained := _explain(file, layout)):
-                raise explained
+            if layout is not None:
+                _explain(file, layout)
             value = array[bad].as_py()
             shown = "missing" if value is None else repr(value)
             raise InputError(f"{file.name}, row {start + bad + 1}: the {role} is {shown}: mend it")
@@ -387,39 +396,68 @@ def _wrong(role: str, array: pa.Array) -> NDArray[np.bool_] | None:
     return wrong if wrong.any() else None
 
 
-def _explain(file: File, layout: _Layout) -> InputError | None:
-    """The first line that is wrong, found by going through the file once more in Python."""
+def _explain(file: File, layout: _Layout) -> None:
+    """Go through the file once more in Python, for the first line that is wrong.
+
+    Raises:
+        InputError: there is one; names it.
+    """
     position = {role: layout.fields.index(field) for role, field in layout.roles.items()}
-    with file.open() as stream:
-        for number, raw in enumerate(stream, start=1):
-            place = f"{file.name}, line {number}"
-            try:
-                line = raw.decode("utf-8-sig").rstrip("\r\n")
-            except UnicodeDecodeError:
-                return InputError(f"{place} is not UTF-8: save the file as UTF-8")
-            if number <= layout.header or not line:
-                continue
-            values = _fields(line, layout.delimiter)
-            if layout.delimiter == "::" and any(":" in value for value in values):
-                return InputError(
-                    f"{place}: a field holds ':', which files with '::' cannot: write csv or tsv"
+    for number, values in _records(file, layout.delimiter):
+        place = f"{file.name}, line {number}"
+        if number <= layout.header or not values:
+            continue
+        if layout.delimiter == "::" and any(":" in value for value in values):
+            raise InputError(
+                f"{place}: a field holds ':', which files with '::' cannot: write csv or tsv"
+            )
+        if len(values) != len(layout.fields):
+            expected, got = len(layout.fields), len(values)
+            raise InputError(f"{place}: {expected} fields are expected, {got} found: mend it")
+        for role, at in position.items():
+            value = values[at]
+            if value.strip() in MISSING:
+                raise InputError(f"{place}: the {role} is missing: mend or drop the line")
+            if role == "rating" and not (_is_number(value) and abs(float(value)) <= LARGEST):
+                raise InputError(
+                    f"{place}: the rating '{value}' is no finite number: mend or drop the line"
                 )
-            if len(values) != len(layout.fields):
-                expected, got = len(layout.fields), len(values)
-                return InputError(f"{place}: {expected} fields are expected, {got} found: mend it")
-            for role, at in position.items():
-                value = values[at]
-                if value.strip() in MISSING:
-                    return InputError(f"{place}: the {role} is missing: mend or drop the line")
-                if role == "rating" and not (_is_number(value) and abs(float(value)) <= LARGEST):
-                    return InputError(
-                        f"{place}: the rating '{value}' is no finite number: mend or drop the line"
-                    )
-                if role == "time" and not _is_time(file, value):
-                    return InputError(
-                        f"{place}: the time '{value}' is neither seconds nor an ISO date"
-                    )
-    return None
+            if role == "time" and not _is_time(value):
+                raise InputError(f"{place}: the time '{value}' is neither seconds nor an ISO date")
+
+
+def _records(file: File, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The first line of each record, counted from 1, and its fields, none where it is blank.
+
+    A field in quotes may hold lines.
+
+    Raises:
+        InputError: a line that is not UTF-8, or quotes that do not close.
+    """
+    number = 1
+
+    def lines(stream: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
+        for at, raw in enumerate(stream, start=1):
+            try:
+                yield raw.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{file.name}, line {at} is not UTF-8: save the file as UTF-8"
+                ) from error
+
+    with file.open() as stream:
+        if delimiter == "::":
+            for number, line in enumerate(lines(stream), start=1):
+                fields = line.rstrip("\r\n").split("::")
+                yield number, [] if fields == [""] else fields
+            return
+        records = csv.reader(lines(stream), delimiter=delimiter)
+        try:
+            for values in records:
+                yield number, [value.strip() for value in values]
+                number = records.line_num + 1
+        except csv.Error as error:
+            raise InputError(f"{file.name}, line {number}: {error}: mend it") from error
 
 
 # Netflix
@@ -427,6 +465,10 @@ def _explain(file: File, layout: _Layout) -> InputError | None:
 
 def _netflix(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """`mv_*.txt` and `combined_data_*.txt`: a line `MOVIE:`, then `USER,RATING,DATE` lines."""
+    if columns.flag:
+        raise InputError(
+            f"{file.name} is in Netflix's layout, without names of columns: leave {columns.flag} out"
+        )
     item = np.array([], np.int64)  # the movie that the chunk before ended with
     start = 0
     with file.open() as stream:
@@ -463,7 +505,7 @@ def _netflix(file: File, columns: Columns, roles: tuple[str, ...]) -> Iterator[p
                 "user": users,
                 "item": pa.array(movies[place]).filter(rows),
                 "rating": rating.filter(rows),
-                "time": to_seconds(file, "date", time.filter(rows)),
+                "time": _to_seconds(time.filter(rows)),
             }
             yield _checked(file, arrays, start)
             start += len(users)

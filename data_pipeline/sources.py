@@ -28,7 +28,7 @@ from data_pipeline.readers import (
 )
 from data_pipeline.synthetic import demo
 
-__all__ = ["NAMES", "Columns", "Source", "fetch", "locate", "read_pairs"]
+__all__ = ["NAMES", "Columns", "Source", "fetch", "locate", "locate_both", "read_pairs"]
 
 GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 TIMEOUT_SECONDS = 30
@@ -67,6 +67,7 @@ class Source:
     """Ratings that were found."""
 
     name: str
+    place: str  # as people know it: a file, a folder, a glob, "demo"
     identity: str  # another one whenever the input may be another one
     batches: Callable[[], Iterator[pa.RecordBatch]]
 
@@ -81,11 +82,12 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
             download that failed; names it and the way out.
     """
     if data == "demo":
-        return Source("demo", "demo-1", lambda: iter([demo()]))
+        return Source("demo", "demo", "demo-1", lambda: iter([demo()]))
     if data == "netflix":
         return _netflix()
     if data in NAMES:
-        return _from_files(data, [_find_named(data, progress)], Columns(), NAMES[data].member)
+        found = _find_named(data, progress)
+        return _from_files(data, str(found), [found], Columns(), NAMES[data].member)
     paths = [Path(data)]
     if not paths[0].exists():
         paths = sorted(Path(path) for path in glob.glob(data, recursive=True))
@@ -94,7 +96,21 @@ def locate(data: str, columns: Columns | None = None, progress: Progress | None 
             f"{data} is neither a data set ({', '.join(NAMES)}) nor a path that exists"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.split(".")[0]).strip("-") or "ratings"
-    return _from_files(name, paths, columns or Columns())
+    return _from_files(name, data, paths, columns or Columns())
+
+
+def locate_both(
+    data: str, test_file: str | None, columns: Columns, progress: Progress | None = None
+) -> tuple[Source, Source | None]:
+    """The ratings of ``data``, and those of a test file if there is one.
+
+    Raises:
+        InputError: as `locate`; or ``columns`` are named and no file has them.
+    """
+    if columns.flag and all(place in NAMES for place in (data, test_file or data)):
+        raise InputError(f"{columns.flag}: the columns of {data} are known; leave the flag out")
+    source = locate(data, columns, progress)
+    return source, locate(test_file, columns, progress) if test_file else None
 
 
 def read_pairs(path: Path, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -167,7 +183,9 @@ def _downloads() -> Path:
     return cache_dir() / "data"
 
 
-def _from_files(name: str, paths: list[Path], columns: Columns, member: str = "") -> Source:
+def _from_files(
+    name: str, place: str, paths: list[Path], columns: Columns, member: str = ""
+) -> Source:
     paths = [found for path in paths for found in _in_folder(path)]
     files = [file for path in paths for file in _files(path, member)]
     if not files:
@@ -177,7 +195,7 @@ def _from_files(name: str, paths: list[Path], columns: Columns, member: str = ""
         for file in files:
             yield from read(file, columns, RATINGS)
 
-    return Source(name, f"{columns} {_identity(paths)}", batches)
+    return Source(name, place, f"{columns} {_identity(paths)}", batches)
 
 
 def _in_folder(path: Path) -> list[Path]:
@@ -252,7 +270,7 @@ def _netflix() -> Source:
             for pattern in ("training_set/mv_*.txt", "combined_data_*.txt"):
                 paths = sorted(base.glob(pattern))
                 if paths:
-                    return _from_files("netflix", paths, Columns())
+                    return _from_files("netflix", str(base / pattern), paths, Columns())
     raise InputError(_netflix_advice())
 
 
@@ -288,12 +306,22 @@ def _md5_beside(archive: Path) -> Path:
     return archive.with_name(f"{archive.name}.md5")
 
 
-def _md5_in(url: str) -> str:
+def _open(url: str) -> http.client.HTTPResponse:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-            return _md5_of(answer.read(4096).decode("ascii", "replace"), url)
+        answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)
+    # ValueError: an address, or one that it redirects to, is malformed.
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise error if isinstance(error, InputError) else _failed(url, error) from error
+        raise _failed(url, error) from error
+    return answer
+
+
+def _md5_in(url: str) -> str:
+    with _open(url) as answer:
+        try:
+            text = answer.read(4096).decode("ascii", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise _failed(url, error) from error
+    return _md5_of(text, url)
 
 
 def _md5_of(text: str, place: str) -> str:
@@ -308,10 +336,7 @@ def _download(url: str, target: Path, name: str, progress: Progress | None) -> s
     digest = hashlib.md5(usedforsecurity=False)
     done = 0
     try:
-        with (
-            urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer,
-            target.open("wb") as file,
-        ):
+        with _open(url) as answer, target.open("wb") as file:
             length = answer.headers.get("Content-Length")
             total = int(length) if length and length.isdigit() else None
             while chunk := answer.read(1 << 20):
@@ -320,8 +345,6 @@ def _download(url: str, target: Path, name: str, progress: Progress | None) -> s
                 done += len(chunk)
                 if progress is not None:
                     progress(f"fetching {name}", done, total)
-    except urllib.error.URLError as error:
-        raise _failed(url, error) from error
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _failed(url, error) from error
     if total is not None and done < total:
@@ -333,7 +356,8 @@ def _failed(url: str, error: Exception) -> InputError:
     reason = getattr(error, "reason", None) or error
     if isinstance(error, urllib.error.HTTPError):
         reason = f"HTTP {error.code}, {reason}"
+    mirror = " and BNMF_MIRROR" if "BNMF_MIRROR" in os.environ else ""
     return InputError(
-        f"{url} could not be fetched ({reason}): check the network, or put the zip into "
+        f"{url} could not be fetched ({reason}): check the network{mirror}, or put the zip into "
         f"BNMF_DATA_DIR or {_downloads()}"
     )

@@ -23,6 +23,13 @@ class Split:
     fold: tuple[int, int] | None = None  # (k, K), k counted from 1
     test_file: str | None = None
 
+    @property
+    def flag(self) -> str:
+        """The flag that asks for this split."""
+        if self.test_file is not None:
+            return "--test-file"
+        return "--folds" if self.fold else "--split-by" if self.by_time else "--split"
+
     def describe(self, seed: int) -> dict[str, Any]:
         """For a manifest: everything the assignment depends on besides the ratings."""
         if self.test_file is not None:
@@ -59,7 +66,10 @@ class Split:
                 part[order[ends[0] : ends[1]]] = VALID
                 part[order[ends[1] :]] = TEST
         if not np.any(part == TRAIN):
-            raise InputError(f"the split leaves none of the {n} ratings to train on: see --split")
+            given = f" {self.test_file}" if self.test_file is not None else ""
+            raise InputError(
+                f"{self.flag}{given} leaves none of the {n} ratings to train on: hold out fewer"
+            )
         return part
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,30 +51,42 @@ class Vocabulary:
         Raises:
             InputError: missing or damaged; names the file.
         """
-        table = read_table(path)
-        try:
-            ids, counts, block = (table[name].combine_chunks() for name in ("id", "count", "block"))
-        except KeyError as error:
-            raise InputError(
-                f"{path} is damaged ({error}): restore it, or make it again"
-            ) from error
+        table = read_table(path, ids=("id",), numbers=("count", "block"))
+        ids, counts, block = (table[name].combine_chunks() for name in ("id", "count", "block"))
         offsets = np.append(0, np.cumsum(np.bincount(block.to_numpy()))).astype(np.int64)
         return Vocabulary(ids, counts.to_numpy(), offsets)
 
 
-def read_table(path: Path, **options: Any) -> pa.Table:
-    """A Parquet file with its page checksums verified.
+def read_table(path: Path, ids: Iterable[str], numbers: Iterable[str]) -> pa.Table:
+    """A Parquet file with its page checksums verified, that has columns of ids and of numbers.
 
     Raises:
-        InputError: missing or damaged; names the file.
+        InputError: missing, damaged, or some other table; names the file.
     """
     try:
-        return pq.read_table(path, page_checksum_verification=True, **options)
+        table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing: restore it, or make it again") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} is damaged ({reason}): restore it, or make it again") from error
+    for names, fits in ((ids, _is_id), (numbers, _is_number)):
+        for name in names:
+            column = table[name] if table.column_names.count(name) == 1 else None
+            if column is None or column.null_count or not fits(column.type):
+                raise InputError(
+                    f"{path} is some other table (its column '{name}' is missing or odd): "
+                    "restore it, or make it again"
+                )
+    return table
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    return bool(kind in (pa.int64(), pa.string()))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def as_ids(column: pa.Array) -> pa.Array:

@@ -88,14 +88,15 @@ def ingest(
         raise InputError(f"--duplicates {policy}: choose from last, error, mean")
     columns = Columns(user_col, item_col, rating_col, time_col)
     with LiveLine() as live:
+        ratings, test = sources.locate_both(source, test_file, columns, live.reading)
         made = ingest_source(
-            sources.locate(source, columns, live.reading),
+            ratings,
             out,
             split=split_from_flags(split, folds, fold, test_file, split_by),
             seed=seed,
             blocks=blocks,
             duplicates=policy,
-            test=sources.locate(test_file, columns, live.reading) if test_file else None,
+            test=test,
             progress=live.reading,
         )
     _show(made, as_json)

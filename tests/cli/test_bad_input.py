@@ -7,10 +7,12 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from bnmf.run import Run, save_tensors
+from bnmf.run import Run, read_json, save_tensors, write_json
 from tests.conftest import Command
 
 QUICK = ("--rank", "3", "--sweeps", "12", "--blocks", "2", "--thin", "3")
@@ -53,7 +55,7 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--folds", "5"), ("--fold",)),
         (("--folds", "5", "--fold", "6"), ("--fold",)),
         (("--no-such-flag",), ("--no-such-flag",)),
-        (("--config", "nowhere.toml"), ("--config nowhere.toml",)),
+        (("--config", "nowhere.toml"), ("nowhere.toml", "--config")),
         (("--resume",), ("no-run", "not a run folder")),
     ],
     ids=lambda value: " ".join(value),
@@ -173,18 +175,45 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     newer = type(progress)(progress.sweep + 1, progress.row_curvature, progress.col_curvature)
     run.save_checkpoint(newer, snapshot)
     assert (run.load_checkpoint() or pytest.fail())[0] == newer
-    for path in (run.path / "checkpoints" / "sweep-000013").glob("row-000*"):
+    folder = run.path / "checkpoints" / "sweep-000013"
+    manifest = read_json(folder / "manifest.json")
+    for damaged in (
+        {},
+        {**manifest, "sha256": {}},
+        {**manifest, "sha256": None},
+        {**manifest, "progress": {"sweep": 13}},
+        {**manifest, "progress": {**manifest["progress"], "sweep": "13"}},
+        {**manifest, "progress": {**manifest["progress"], "row_curvature": None}},
+    ):
+        write_json(folder / "manifest.json", damaged)
+        assert (run.load_checkpoint() or pytest.fail())[0] == progress, damaged
+    write_json(folder / "manifest.json", manifest)
+    assert (run.load_checkpoint() or pytest.fail())[0] == newer
+    for path in folder.glob("row-000*"):
         path.write_bytes(path.read_bytes()[:-1])
     assert (run.load_checkpoint() or pytest.fail())[0] == progress
+    write_json(run.path / "checkpoints" / "sweep-000012" / "manifest.json", {})
+    write_json(folder / "manifest.json", {})
+    run.set_status("interrupted")
+    bnmf("train", "--out", run.path, "--resume").refused("sweep-000013", "manifest.json", "damaged")
 
 
 def test_damaged_predictions(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
     run = trained(bnmf, ratings_csv, tmp_path / "run")
     path = run / "predictions" / "test.parquet"
+    whole = pq.read_table(path)
     path.write_bytes(path.read_bytes()[:-100])
     bnmf("evaluate", run).refused("test.parquet", "damaged", "make it again")
     path.unlink()
     bnmf("evaluate", run).refused("test.parquet")
+    for other in (
+        pa.table({"x": [1]}),
+        whole.set_column(2, "rating", whole["rating"].cast(pa.string())),
+        whole.slice(1),
+        whole.set_column(0, "user", pa.array([f"v{n}" for n in range(len(whole))])),
+    ):
+        pq.write_table(other, path)
+        bnmf("evaluate", run).refused("test.parquet", "restore it")
 
 
 def test_a_full_disk(
@@ -254,6 +283,29 @@ def test_damaged_run_files(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> 
         (run / name).write_text(content)
         bnmf("evaluate", run).refused(name, "train again")
         (run / name).write_text(whole)
+
+
+def test_the_configuration_of_a_run_is_named_as_its_own(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    path = run / "config.toml"
+    whole = path.read_text()
+    for content, words in (
+        (None, ("cannot be read", "restore it")),
+        ("rank =", ("TOML", "restore it")),
+        (whole.replace("rank = 3", "rank = -3"), ("rank", "-3")),
+        (whole + 'preset = "fast"\n', ("preset fast",)),
+        (whole.replace("thin = 3", ""), ("damaged", "restore it")),
+    ):
+        path.unlink() if content is None else path.write_text(content)
+        for command in (("evaluate", run), ("train", "--out", run, "--resume")):
+            outcome = bnmf(*command)
+            outcome.refused(str(path), *words)
+            assert "--" not in outcome.err
+    path.write_text(whole)
+    bnmf("train", "--out", run, "--resume", "--threads", "0").refused("--threads")
+    assert bnmf("train", "--out", run, "--resume", "--threads", "1").code == 0
 
 
 def test_blank_lines_before_a_header(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:

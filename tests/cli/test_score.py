@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from bnmf.config import read_toml
+from bnmf.config import config_of
 from bnmf.posterior import Posterior
 from bnmf.run import Run
 from tests.conftest import Command
@@ -74,7 +74,7 @@ def test_unknown_ids_get_the_priors_prediction(run: Path) -> None:
     got = posterior.predict(["nobody", "nobody", "u3"], [100, -1, -1])
     assert got.known_user.tolist() == [False, False, True]
     assert got.known_item.tolist() == [True, False, False]
-    config = read_toml(run / "config.toml")
+    config = config_of(run).model_dump()
     rng = np.random.default_rng(1)
     n, k = 400_000, config["rank"]
     w = rng.exponential(1 / config["prior_rate_w"], (n, k))

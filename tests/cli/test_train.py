@@ -21,6 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 from scipy import special
 
+from bnmf.run import Run
 from tests.conftest import Command
 
 QUICK = ("--rank", "3", "--sweeps", "24", "--blocks", "2", "--threads", "2")
@@ -149,6 +150,24 @@ def test_a_config_file_reproduces_the_run(bnmf: Command, ratings_csv: Path, tmp_
     assert contents(tmp_path / "c") != contents(tmp_path / "a")
 
 
+def test_an_ingested_folder_keeps_its_own_duplicates(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    folder, run = tmp_path / "d", tmp_path / "run"
+    flags = ("--out", folder, "--duplicates", "mean", "--blocks", "2")
+    assert bnmf("data", "ingest", ratings_csv, *flags).code == 0
+    refused = bnmf("train", "--data", folder, "--out", run, *QUICK, "--duplicates", "last")
+    refused.refused("--duplicates last", str(folder), "mean")
+    train(bnmf, folder, run)
+    assert tomllib.loads((run / "config.toml").read_text())["duplicates"] == "mean"
+    assert bnmf("train", "--config", run / "config.toml", "--out", tmp_path / "again").code == 0
+    assert contents(run) == contents(tmp_path / "again")
+    Run(run).set_status("interrupted")
+    resumed = bnmf("train", "--out", run, "--resume", "--duplicates", "mean")
+    assert resumed.code == 0, resumed.err
+    assert contents(run) == contents(tmp_path / "again")
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -182,6 +201,9 @@ def test_the_papers_preset_and_the_default_prior_rates(
         "counts_per_unit": 1.0, "sampler": "sgld", "domain": "corv", "row_scaling": False,
     }  # fmt: skip
     assert {name: chosen[name] for name in wanted} == wanted
+    short = bnmf("train", *flags[:4], "--preset", "corv-paper", "--out", tmp_path / "short")
+    assert short.code == 0, short.err  # the preset's burn-in is longer
+    assert tomllib.loads((tmp_path / "short" / "config.toml").read_text())["burn_in"] == 1
     assert bnmf("train", *flags, "--rank", "3", "--out", tmp_path / "b").code == 0
     usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
     mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]

@@ -171,7 +171,7 @@ def test_duplicated_pairs(tmp_path: Path, policy: str, expected: list[float]) ->
     of = made(path, tmp_path / "d", split=Split((1.0, 0.0, 0.0)), duplicates=policy)
     assert [row[2] for row in sorted(contents(of, "train"))] == expected
     assert of.manifest.duplicates == {"policy": policy, "count": 2}
-    with pytest.raises(InputError, match=r"user 1 rates item 1 2 times.*--duplicates"):
+    with pytest.raises(InputError, match=r"r\.csv: user 1 rates item 1 2 times.*--duplicates"):
         made(path, tmp_path / "e", duplicates="error")
     assert not (tmp_path / "e").exists()
 
@@ -233,6 +233,8 @@ def test_the_pairs_of_a_test_file_leave_the_training_part(tmp_path: Path) -> Non
     assert sorted(contents(of, "train")) == sorted(set(source) - set(source[::8]))
     assert of.users().counts[of.users().lookup([999])].tolist() == [0]
     assert of.manifest.duplicates["count"] == 0
+    with pytest.raises(InputError, match=r"^--test-file .*r\.csv leaves none of the 240 ratings"):
+        prepare(str(path), split=Split(test_file=str(path)))
 
 
 # Blocks
@@ -285,6 +287,26 @@ def test_an_ingested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
         prepare(str(tmp_path / "d"), blocks=3)
     with pytest.raises(InputError, match=r"--split.*ingest again"):
         prepare(str(tmp_path / "d"), split=Split((0.8, 0.0, 0.2)))
+    assert prepare(str(tmp_path / "d"), duplicates="last").manifest == of.manifest
+    with pytest.raises(InputError, match=r"--duplicates mean.*with last.*ingest again"):
+        prepare(str(tmp_path / "d"), duplicates="mean")
+    with pytest.raises(InputError, match=r"--item-col.*ingested already"):
+        prepare(str(tmp_path / "d"), columns=Columns(item="item"))
+
+
+def test_what_was_chosen_for_a_cached_dataset_finds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As --resume asks: the number of blocks in full, the test file by its whole path."""
+    source = rows()
+    path = str(write_csv(tmp_path / "r.csv", source))
+    write_csv(tmp_path / "t.csv", source[::8])
+    monkeypatch.chdir(tmp_path)
+    for short, whole in ((None, None), ("t.csv", str(tmp_path / "t.csv"))):
+        first = prepare(path, split=Split(test_file=short))
+        again = prepare(path, split=Split(test_file=whole), blocks=first.manifest.blocks)
+        assert again.path == first.path
+    assert prepare(path, blocks=2).manifest.blocks == 2
 
 
 def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
