@@ -240,8 +240,8 @@ def test_resampling_draws_momenta_and_thermostats_afresh() -> None:
 def test_sghmc_with_the_largest_friction_is_sgld() -> None:
     """h C = 1 forgets the momentum: SGLD with eps = h^2, from the same noise."""
     start, h = randn(50, 3, stream=112), 0.3
-    scale = randn(50, 1, stream=113).exp()
-    gradient = lambda x: torch.sin(2 * x) + x
+    scale = randn(50, 1, stream=113).exp().clamp_max(2.0)  # chaos would lose digits
+    gradient = torch.tanh
     heavy = run(SGHMC(1 / h), start.clone(), gradient, h, 20, Drawn(114, skip=1), 0.7, scale)
     light = run(SGLD(), start.clone(), gradient, h * h, 20, Drawn(114), 0.7, scale)
     torch.testing.assert_close(heavy.position, light.position, rtol=1e-10, atol=1e-12)
