@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import torch
+from pydantic import BaseModel, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -35,6 +36,26 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import naming, replace_file, replace_folder
 
 FORMAT = 1
+
+
+class _Rating(BaseModel):
+    min: float
+    max: float
+    step: float
+    mean: float
+
+
+class _Dataset(BaseModel):
+    digest: str
+    counts: dict[str, int]
+    rating: _Rating
+
+
+class _Manifest(BaseModel):
+    """What is read of a manifest."""
+
+    status: str
+    dataset: _Dataset
 
 
 class Run:
@@ -49,14 +70,17 @@ class Run:
         if not (path / "manifest.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no manifest.json")
         self.manifest = read_json(path / "manifest.json")
-        if self.manifest.get("format") == FORMAT and not {"status", "dataset"} <= set(
-            self.manifest
-        ):
-            raise InputError(f"{path / 'manifest.json'} is damaged: restore it or train again")
         if self.manifest.get("format") != FORMAT:
             raise InputError(
                 f"{path} has run format {self.manifest.get('format')}, this bnmf reads {FORMAT}"
             )
+        try:
+            _Manifest(**self.manifest)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            raise InputError(
+                f"{path / 'manifest.json'} is damaged at {where}: restore it or train again"
+            ) from error
 
     @staticmethod
     def create(
@@ -205,11 +229,9 @@ class Run:
         for log in ("metrics.jsonl", "timings.jsonl"):
             path = self.path / log
             if path.exists():
-                whole = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+                lines = path.read_text().splitlines(True)
                 with replace_file(path) as temporary:
-                    temporary.write_text(
-                        "".join(line for line in whole if json.loads(line)["sweep"] <= sweep)
-                    )
+                    temporary.write_text("".join(x for x in lines if _sweep_of(x, path) <= sweep))
 
 
 class SweepEvent(NamedTuple):
@@ -299,6 +321,16 @@ def _append(log: TextIO, line: Mapping[str, object]) -> None:
     with naming(Path(log.name)):
         log.write(json.dumps(line) + "\n")
         log.flush()
+
+
+def _sweep_of(line: str, path: Path) -> float:
+    """The sweep of a line of a log; a last line that was cut short belongs to none."""
+    if not line.endswith("\n"):
+        return math.inf
+    try:
+        return int(json.loads(line)["sweep"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged: restore it or train again") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -278,11 +278,24 @@ def test_damaged_run_files(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> 
         ("draws/index.json", '{"draws": [{}]}'),
         ("config.toml", 'data = "x"'),
         ("manifest.json", '{"format": 1}'),
+        ("manifest.json", (run / "manifest.json").read_text().replace('"mean"', '"man"')),
     ):
         whole = (run / name).read_text()
         (run / name).write_text(content)
         bnmf("evaluate", run).refused(name, "train again")
         (run / name).write_text(whole)
+
+
+def test_a_damaged_log_stops_a_resume(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    manifest = run / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("finished", "interrupted"))
+    log = run / "metrics.jsonl"
+    lines = log.read_text().splitlines(True)
+    log.write_text("".join([lines[0], lines[1][:9] + "\n", *lines[2:]]))
+    bnmf("train", "--out", run, "--resume").refused("metrics.jsonl", "damaged")
+    log.write_text("".join([*lines[:-1], lines[-1][:9]]))  # a kill cuts the last line alone
+    assert bnmf("train", "--out", run, "--resume").code == 0
 
 
 def test_the_configuration_of_a_run_is_named_as_its_own(
