@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from bnmf.blocks import RatingBlock
-from bnmf.domains import CoRV, Domain
+from bnmf.domains import CoRV, Domain, Ito, Mirror
 from bnmf.models import PoissonNMF
 from bnmf.pool import HeldOut, LocalPool, Tensors
 from bnmf.samplers import Sampler
+from bnmf.samplers.kinetics import MonomialGamma
+from bnmf.samplers.sghmc import SGHMC
 from bnmf.samplers.sgld import SGLD
+from bnmf.samplers.sgmgt import SGMGT
 from bnmf.samplers.sgnht import SGNHT
+from bnmf.samplers.sgrhmc import SGRHMC
+from bnmf.samplers.sgrld import SGRLD
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import Job, Progress
@@ -94,6 +99,32 @@ def job_of(
 def sgld_of(blocks: int = 1, **changes: Any) -> Job:
     """The same with SGLD on minibatches, two steps a visit."""
     return job_of(blocks, **{"sampler": SGLD(), "batch_size": 40, "local_steps": 2} | changes)
+
+
+# every sampler and domain that the command line can ask for
+FAMILY: dict[str, Callable[[int], Job]] = {
+    "sgnht": job_of,
+    "sgld, minibatches": sgld_of,
+    "sgld, decreasing": lambda g: sgld_of(g, schedule=Schedule(0.6, 2.0)),
+    "ito": lambda g: job_of(
+        g, SGRLD(Ito(SOFTPLUS.transform).metric), Ito(SOFTPLUS.transform), 1e-3
+    ),
+    "sgrld": lambda g: job_of(g, SGRLD(SOFTPLUS.metric), step_size=0.03),
+    "sgrld, mirror": lambda g: job_of(g, SGRLD(Mirror().metric), Mirror(), 0.03),
+    "sghmc": lambda g: resampled(job_of(g, SGHMC(0.5, 0.1))),
+    "sgrhmc": lambda g: job_of(g, SGRHMC(SOFTPLUS.metric, 0.5)),
+    "sgrhmc, mirror": lambda g: job_of(g, SGRHMC(Mirror().metric, 0.5), Mirror(), 0.03),
+    "sgmgt": lambda g: resampled(job_of(g, SGMGT(0.5))),
+    "sgmgt, mirror": lambda g: job_of(g, SGMGT(0.5), Mirror(), 0.05, local_steps=2),
+    "sgmgt-d": lambda g: job_of(
+        g, SGMGT(0.5, MonomialGamma(2), 0.1, 0.1, integrator="euler"), batch_size=40
+    ),
+}
+
+
+def resampled(job: Job) -> Job:
+    """The same with momenta drawn afresh every third sweep."""
+    return replace(job, rule=replace(job.rule, resample_every=3))
 
 
 def copied(snapshot: Mapping[str, Tensors]) -> dict[str, Tensors]:

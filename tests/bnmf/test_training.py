@@ -20,6 +20,7 @@ from bnmf.sweep import Rule
 from bnmf.training import ChainDiverged, Interrupted, Job, run
 from bnmf.transforms import HALF_LINE
 from tests.bnmf.small import (
+    FAMILY,
     MEAN_RATING,
     RATINGS,
     TEST,
@@ -30,7 +31,6 @@ from tests.bnmf.small import (
     pool_of,
     same_draws,
     same_snapshots,
-    sgld_of,
 )
 
 
@@ -41,10 +41,8 @@ def finished(job: Job, every: bool = False) -> Memory:
     return memory
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-@pytest.mark.parametrize(
-    "make", [job_of, lambda g: sgld_of(g, schedule=Schedule(0.6, 2.0))], ids=["sgnht", "sgld"]
-)
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY)
 def test_stopping_after_any_sweep_and_going_on_changes_no_bit(
     make: Callable[[int], Job], blocks: int
 ) -> None:
