@@ -21,7 +21,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": "poisson-nmf",
         "sampler": "sgld",
         "domain": "corv",
-        "transform": "softplus",
         "rank": 20,
         "blocks": 1,
         "batch_size": 10_000,
@@ -36,6 +35,31 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 RESOLVED = ("prior_rate_w", "prior_rate_h", "step_size", "burn_in", "thin")
+
+
+MOMENTA = ("sghmc", "sgnht", "sgrhmc", "sgmgt", "sgmgt-d")
+
+# What some samplers take and others do not: its default, and the samplers.
+OPTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "friction": (0.5, MOMENTA),
+    "noise_estimate": (0.0, ("sghmc", "sgrhmc")),
+    "monomial": (1, ("sgmgt", "sgmgt-d")),
+    "integrator": ("aboba", ("sgmgt", "sgmgt-d")),
+    "resample_every": (None, MOMENTA),
+}
+
+# By sampler, then by sampler and domain; chosen on validation ratings (experiments/LOG.md).
+STEP_SIZES: dict[str, float] = {
+    "sgld": 0.04,
+    "sgrld": 0.03,
+    "sghmc": 0.1,
+    "sgnht": 0.1,
+    "sgrhmc": 0.1,
+    "sgmgt": 0.2,
+    "sgmgt-d": 0.2,
+    "sgld mirror": 0.03,
+    "sgld ito": 1e-4,
+}
 
 
 class TrainConfig(BaseModel):
@@ -64,15 +88,15 @@ class TrainConfig(BaseModel):
 
     sampler: Literal["sgnht", "sgld", "sgrld", "sghmc", "sgrhmc", "sgmgt", "sgmgt-d"] = "sgnht"
     domain: Literal["corv", "mirror", "ito"] = "corv"
-    transform: str = "softplus"
+    transform: str | None = None
     step_size: float | None = Field(None, gt=0, allow_inf_nan=False)
     schedule: str = "constant"
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     average: Literal["step-weighted", "plain"] = "step-weighted"
-    friction: float = Field(0.5, ge=0, allow_inf_nan=False)
-    noise_estimate: float = Field(0.0, ge=0, allow_inf_nan=False)
-    monomial: Literal[1, 2] = 1
-    integrator: Literal["aboba", "euler"] = "aboba"
+    friction: float | None = Field(None, ge=0, allow_inf_nan=False)
+    noise_estimate: float | None = Field(None, ge=0, allow_inf_nan=False)
+    monomial: Literal[1, 2] | None = None
+    integrator: Literal["aboba", "euler"] | None = None
     resample_every: int | None = Field(None, ge=1)
     row_scaling: bool = True
 
@@ -94,6 +118,17 @@ class TrainConfig(BaseModel):
                 f"--domain ito is for --sampler sgld: the Itô formula transforms Langevin "
                 f"dynamics and nothing with momenta; run {self.sampler} with --domain corv"
             )
+        if self.domain == "mirror" and self.transform is not None:
+            raise ValueError(
+                f"--transform {self.transform} goes with --domain corv or ito: the mirror moves "
+                "factors themselves; leave one of them out"
+            )
+        for option, (_, samplers) in OPTIONS.items():
+            if getattr(self, option) is not None and self.sampler not in samplers:
+                raise ValueError(
+                    f"--{option.replace('_', '-')} is for --sampler {', '.join(samplers)}: "
+                    f"{self.sampler} has none; leave it out"
+                )
         if self.burn_in is not None and self.burn_in >= self.sweeps:
             raise ValueError(
                 f"--burn-in {self.burn_in} leaves none of the {self.sweeps} sweeps: "
@@ -109,15 +144,20 @@ class TrainConfig(BaseModel):
         """
         rate = math.sqrt(self.rank / mean_rating)
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
-        langevin = self.sampler in ("sgld", "sgrld")
-        step_size = 0.1 if not langevin else 0.04 if self.domain == "corv" else 0.03
+        step_size = STEP_SIZES[self.sampler]
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
-            "step_size": step_size,
+            "step_size": STEP_SIZES.get(f"{self.sampler} {self.domain}", step_size),
+            "transform": None if self.domain == "mirror" else "softplus",
             "threads": _cores(),
+        }
+        chosen |= {
+            option: default
+            for option, (default, samplers) in OPTIONS.items()
+            if self.sampler in samplers
         }
         return self.model_copy(
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}

@@ -26,6 +26,7 @@ def domain_of(config: TrainConfig) -> Domain:
     support = PoissonNMF.support
     if config.domain == "mirror":
         return Mirror(support)
+    assert config.transform is not None
     try:
         transform = transform_onto(config.transform, support)
     except ValueError as error:
@@ -49,26 +50,20 @@ def sampler_of(config: TrainConfig, domain: Domain) -> Sampler:
 
 
 def _sampler(config: TrainConfig, domain: Domain) -> Sampler:
+    friction, noise = config.friction or 0.0, config.noise_estimate or 0.0
     match config.sampler:
         case "sgld":
             return SGRLD(domain.metric) if isinstance(domain, Ito) else SGLD()
         case "sgrld":
             return SGRLD(domain.metric)
         case "sghmc":
-            return SGHMC(config.friction, config.noise_estimate)
+            return SGHMC(friction, noise)
         case "sgnht":
-            return SGNHT(config.friction)
+            return SGNHT(friction)
         case "sgrhmc":
-            return SGRHMC(domain.metric, config.friction, config.noise_estimate)
-        case "sgmgt":
-            return SGMGT(
-                config.friction, MonomialGamma(config.monomial), integrator=config.integrator
-            )
-        case "sgmgt-d":
-            return SGMGT(
-                config.friction,
-                MonomialGamma(config.monomial),
-                position_diffusion=0.1,
-                thermostat_diffusion=0.1,
-                integrator=config.integrator,
-            )
+            return SGRHMC(domain.metric, friction, noise)
+        case "sgmgt" | "sgmgt-d":
+            assert config.monomial is not None and config.integrator is not None
+            extra = 0.1 if config.sampler == "sgmgt-d" else 0.0
+            kinetics = MonomialGamma(config.monomial)
+            return SGMGT(friction, kinetics, extra, extra, integrator=config.integrator)
