@@ -52,6 +52,7 @@ def test_steps_shrink_and_stay_positive(gamma: float, offset: float, t: int) -> 
         "polynomial:0.6:1:2",
         "polynomial:a:1",
         "polynomial:0.6:b",
+        "polynomial:0:1",
         "polynomial:0.5:1",
         "polynomial:1.0001:1",
         "polynomial:nan:1",
@@ -65,3 +66,13 @@ def test_refusals_quote_the_text(text: str) -> None:
     with pytest.raises(ValueError, match="polynomial") as refusal:
         Schedule.parse(text)
     assert f"'{text}'" in str(refusal.value)
+
+
+def test_the_conditions_are_checked_by_name() -> None:
+    """sum eps^2 at gamma = 1/2 grows like a logarithm, sum eps at gamma > 1 stays finite."""
+    with pytest.raises(ValueError, match="eps_t\\^2 < inf fails"):
+        Schedule(0.5, 1.0)
+    with pytest.raises(ValueError, match="sum eps_t = inf fails"):
+        Schedule(1.1, 1.0)
+    with pytest.raises(ValueError, match="OFFSET"):
+        Schedule(0.7, 0.0)
