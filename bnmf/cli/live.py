@@ -25,7 +25,7 @@ class LiveLine:
             disable=not self._terminal,
         )
         self._task: TaskID | None = None
-        self._reading = False
+        self._about = ""
         self._printed = 0.0
 
     def __enter__(self) -> Self:
@@ -38,23 +38,22 @@ class LiveLine:
     def reading(self, what: str, done: int, total: int | None) -> None:
         """Rows read, or bytes fetched of ``total``."""
         amount = f"{done / 1e6:.1f} M rows" if total is None else f"{done / 1e6:.0f} MB"
-        self._show(f"{what}: {amount}", done if total else None, total)
-        self._reading = True
+        self._show(what, f"{what}: {amount}", done if total else None, total)
 
     def sweep(self, event: SweepEvent) -> None:
         """One sweep; off a terminal at most one line a second, and the last."""
         if self._terminal:
-            if self._reading and self._task is not None:
-                self._bar.remove_task(self._task)
-                self._task, self._reading = None, False
-            self._show(_describe(event), event.sweep, event.sweeps)
+            self._show("sweeps", _describe(event), event.sweep, event.sweeps)
         elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
             self._printed = event.seconds
             print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
 
-    def _show(self, words: str, done: int | None, total: int | None) -> None:
+    def _show(self, about: str, words: str, done: int | None, total: int | None) -> None:
+        if self._task is not None and about != self._about:
+            self._bar.remove_task(self._task)  # a bar with a total keeps it
+            self._task = None
         if self._task is None:
-            self._task = self._bar.add_task(words, total=total)
+            self._task, self._about = self._bar.add_task(words, total=total), about
         self._bar.update(self._task, description=words, completed=done, total=total)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy import sparse
 
 from bnmf.blocks import Pattern, RatingBlock, column_block, strata
 from bnmf.random import Key, Role, generator
+from tests.oracles import assert_uniform, noise
 
 
 def random_block(seed: int, rows: int, cols: int, share: float) -> tuple[RatingBlock, np.ndarray]:
@@ -61,6 +64,18 @@ def test_minibatches_are_uniform_without_replacement(size: int) -> None:
     p = size / n
     assert np.abs(seen - draws * p).max() < 5 * np.sqrt(draws * p * (1 - p))
     assert block.sample(n, torch.Generator()) is block
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])  # up to 3 by repeated draws
+def test_all_subsets_of_a_block_are_equally_likely(size: int) -> None:
+    ratings = np.arange(1.0, 7.0)
+    block = RatingBlock.from_arrays(np.repeat([0, 1, 3], 2), np.tile([0, 2], 3), ratings, (4, 3))
+    stream = noise(70, size)
+    subsets = {subset: at for at, subset in enumerate(combinations(ratings.tolist(), size))}
+    counts = np.zeros(len(subsets))
+    for _ in range(200 * len(subsets)):
+        counts[subsets[tuple(block.sample(size, stream).ratings.tolist())]] += 1
+    assert_uniform(counts)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])

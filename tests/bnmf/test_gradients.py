@@ -47,12 +47,15 @@ def check_gradients(seed: int, rows: int, cols: int, k: int, share: float) -> No
     torch.manual_seed(seed)
     w, h = torch.rand(rows, k) + 0.1, torch.rand(cols, k) + 0.1
     expected = by_autograd(dense, w, h)
-    for got, want in zip(
-        likelihood_gradients(MODEL.score, block, w, h, 2.5), expected, strict=True
-    ):
-        torch.testing.assert_close(got.double(), 2.5 * want, rtol=2e-5, atol=2e-4)
-    mu = rates(block.by_row, w, h).numpy()
-    np.testing.assert_allclose(mu, (w @ h.T).numpy()[dense > 0], rtol=1e-5)
+    for kind, rtol, atol in ((torch.float32, 2e-5, 2e-4), (torch.float64, 1e-10, 1e-10)):
+        w, h = w.to(kind), h.to(kind)
+        for got, want in zip(
+            likelihood_gradients(MODEL.score, block, w, h, 2.5), expected, strict=True
+        ):
+            assert got.dtype == kind
+            torch.testing.assert_close(got.double(), 2.5 * want, rtol=rtol, atol=atol)
+        mu = rates(block.by_row, w, h).numpy()
+        np.testing.assert_allclose(mu, (w @ h.T).numpy()[dense > 0], rtol=rtol / 2)
 
 
 def test_scaled_minibatches_are_unbiased() -> None:

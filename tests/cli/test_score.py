@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +146,38 @@ def test_bad_pairs_are_refused_and_leave_nothing(bnmf: Command, run: Path, tmp_p
     bnmf("score", run, "--pairs", pairs, "--out", pairs).refused("--out", "--pairs")
     assert pairs.read_text() == "user,item\nu1,100\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "run", "small.csv"]
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from bnmf.cli.main import run
+from data_pipeline import readers
+readers.BATCH_ROWS = 1 << 14
+assert run(sys.argv[1:]) == 0
+(line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if x[:6] == "VmHWM:")
+print(line.split()[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+def test_memory_does_not_grow_with_the_number_of_pairs(run: Path, tmp_path: Path) -> None:
+    """Peak of 100 k pairs and of 800 k, in batches of 16 k: both fill several batches.
+
+    With ids of 100 characters, to hold the 700 k pairs more, or their scores, would take 140 MB
+    for the ids alone. What does grow is small: the allocators' slack, the footer of the Parquet
+    file, 10 to 20 MB. (VmHWM, since ru_maxrss starts at the peak of the process that forked.)
+    """
+    ids = pa.array([f"{n:0100d}" for n in range(100)])
+    rng = np.random.default_rng(0)
+    peaks = []
+    for n in (100_000, 800_000):
+        pairs, out = tmp_path / f"{n}.parquet", tmp_path / f"{n}.scores"
+        columns = {name: ids.take(pa.array(rng.integers(0, 100, n))) for name in ("user", "item")}
+        pq.write_table(pa.table(columns), pairs)
+        command = [sys.executable, "-c", PEAK, "score", run, "--pairs", pairs, "--out", out]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        peaks.append(int(printed.splitlines()[-1]) * 1024)
+        assert pq.read_metadata(out).num_rows == n
+    assert peaks[1] - peaks[0] < 70e6, peaks

@@ -1,0 +1,162 @@
+"""The live line of a terminal, and the lines of JSON elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bnmf.cli import live
+from bnmf.cli.live import LiveLine
+from bnmf.run import SweepEvent
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+FORCED = ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "TERM")
+BOTH = {"valid_rmse_draw": 0.91234, "valid_rmse_mean": 0.87654, "test_rmse_draw": 0.7}
+
+
+def frames(text: str) -> list[str]:
+    """What a terminal would have shown, line after line."""
+    shown = (ESCAPE.sub("", frame) for frame in re.split(r"[\r\n]+", text))
+    return [frame.strip() for frame in shown if frame.strip()]
+
+
+@pytest.fixture(params=[80, 120])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is written to a terminal of that width."""
+    written = io.StringIO()
+
+    def console(stderr: bool) -> Console:
+        assert stderr, "stdout is for results"
+        return Console(file=written, force_terminal=True, width=request.param, _environ={})
+
+    monkeypatch.setattr(live, "Console", console)
+    return written
+
+
+def event(sweep: int, seconds: float, metrics: dict[str, float | None]) -> SweepEvent:
+    return SweepEvent(sweep, 800, seconds, 64.4, 12_345_678.0, metrics)
+
+
+def last_frame(screen: io.StringIO, *acts: Callable[[LiveLine], None]) -> str:
+    """The line that stays; those before it depend on when the screen is drawn."""
+    with LiveLine() as line:
+        for act in acts:
+            act(line)
+    return frames(screen.getvalue())[-1]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (BOTH, "  valid RMSE 0.9123, mean 0.8765"),
+        ({"test_rmse_draw": 0.7, "test_rmse_mean": 0.65}, "  test RMSE 0.7000, mean 0.6500"),
+        ({"test_rmse_draw": 0.7, "test_rmse_mean": None}, "  test RMSE 0.7000"),  # burn-in
+        ({}, ""),  # nothing held out
+    ],
+    ids=["valid before test", "test", "burn-in", "nothing held out"],
+)
+def test_a_sweep_s_line(screen: io.StringIO, metrics: dict[str, float | None], words: str) -> None:
+    line = last_frame(screen, *(lambda it, n=n: it.sweep(event(n, n, metrics)) for n in (1, 2, 37)))
+    assert line.strip("━╸╺ ") == f"sweep 37/800  12.3 M ratings/s{words}  64 s left"
+
+
+def test_rows_and_bytes_of_reading(screen: io.StringIO) -> None:
+    rows = last_frame(screen, lambda it: it.reading("reading small.csv", 2_340_000, None))
+    assert rows.endswith(" reading small.csv: 2.3 M rows")
+    part = last_frame(screen, lambda it: it.reading("fetching ml-1m", 2_600_000, 5_200_000))
+    assert part.endswith(" fetching ml-1m: 3 MB")
+
+
+def test_each_thing_has_a_bar_of_its_own(screen: io.StringIO) -> None:
+    """Bytes give way to rows and rows to sweeps; no bar keeps the total of the one before."""
+    with LiveLine() as line:
+        line.reading("fetching ml-1m", 5_200_000, 5_200_000)
+        bars = [*line._bar.tasks]
+        line.reading("reading ml-1m", 1_000_000, None)
+        bars += line._bar.tasks
+        line.sweep(event(400, 9.0, {}))
+        bars += line._bar.tasks
+    amounts = [(bar.completed, bar.total) for bar in bars]
+    assert amounts == [(5_200_000, 5_200_000), (0, None), (400, 800)]
+    last = frames(screen.getvalue())[-1]
+    assert "sweep 400/800" in last and "ml-1m" not in last and "rows" not in last
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable that makes rich take a pipe for a terminal."""
+    for name in FORCED:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("seconds", "printed"),
+    [
+        ([0.25 * n for n in range(1, 12)], [4, 8, 11]),  # 1 s, 2 s, and the last
+        ([3.0, 6.0, 9.0], [1, 2, 3]),
+        ([0.1, 0.2], [2]),
+        ([0.5, 1.75, 2.5, 2.75, 3.5], [2, 4, 5]),  # a second since the last line, not on the clock
+    ],
+)
+def test_off_a_terminal_a_line_of_json_a_second_and_the_last(
+    capfd: pytest.CaptureFixture[str], seconds: list[float], printed: list[int]
+) -> None:
+    with LiveLine() as line:
+        line.reading("reading small.csv", 1_000_000, None)
+        for sweep, at in enumerate(seconds, start=1):
+            line.sweep(SweepEvent(sweep, len(seconds), at, 1.26, 9.6, {"test_rmse_mean": None}))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [json.loads(text) for text in err.splitlines()] == [
+        {
+            "sweep": sweep,
+            "sweeps": len(seconds),
+            "seconds": seconds[sweep - 1],
+            "seconds_left": 1.3,
+            "ratings_per_second": 10,
+            "test_rmse_mean": None,
+        }
+        for sweep in printed
+    ]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_real_terminal_gets_the_line_and_stdout_the_result(
+    ratings_csv: Path, tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "bnmf.cli.main", "train", "--data", str(ratings_csv)]
+    command += ["--out", str(tmp_path / "run"), "--rank", "3", "--sweeps", "20", "--json"]
+    with (tmp_path / "stdout").open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        )
+    os.close(theirs)
+    text = b""
+    with suppress(OSError):  # Linux: when the last writer has gone
+        while more := os.read(ours, 4096):
+            text += more
+    os.close(ours)
+    assert process.wait() == 0, text
+    shown = frames(text.decode())
+    assert re.search(r"sweep 20/20 .* M ratings/s  valid RMSE 0\.\d{4}, mean .*  0 s left$",
+                     shown[-1]), shown  # fmt: skip
+    assert not any(line.startswith("{") for line in shown)
+    (line,) = (tmp_path / "stdout").read_text().splitlines()
+    assert json.loads(line)["run"] == str(tmp_path / "run")
