@@ -27,6 +27,7 @@ class LiveLine:
         self._task: TaskID | None = None
         self._about = ""
         self._printed = 0.0
+        self._metrics: dict[str, float | None] = {}  # the newest: not every sweep is evaluated
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -43,6 +44,8 @@ class LiveLine:
     def sweep(self, event: SweepEvent) -> None:
         """One sweep; off a terminal at most one line a second, and the last."""
         if self._terminal:
+            self._metrics |= event.metrics
+            event = event._replace(metrics=self._metrics)
             self._show("sweeps", _describe(event), event.sweep, event.sweeps)
         elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
             self._printed = event.seconds
