@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bnmf.domains import CoRV, Mirror
-from bnmf.transforms import HALF_LINE, Transform
+from bnmf.domains import CoRV, Domain, Ito, Mirror
+from bnmf.transforms import HALF_LINE, Arctan, Identity, Sigmoid, Softsign, Transform
 from tests.oracles import noise
 
 each_transform = pytest.mark.parametrize("transform", HALF_LINE.values(), ids=HALF_LINE)
@@ -85,3 +85,59 @@ def test_mirror_reflects_and_turns_the_momentum() -> None:
     alone = torch.tensor([[-0.5, 0.25]])
     Mirror().confine(alone, None)
     assert alone.tolist() == [[0.5, 0.25]]
+
+
+DOMAINS: dict[str, Domain] = {
+    **{f"corv {name}": CoRV(transform) for name, transform in HALF_LINE.items()},
+    "corv sigmoid": CoRV(Sigmoid(-1.0, 2.0)),
+    "ito softplus": Ito(HALF_LINE["softplus"]),
+    "ito arctan": Ito(Arctan()),
+    "mirror": Mirror(),
+    "mirror (-1, 2)": Mirror((-1.0, 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_metrics_are_positive_with_their_own_derivative(name: str) -> None:
+    domain = DOMAINS[name]
+    at = torch.linspace(-0.9, 1.9, 57, dtype=torch.float64)
+    if name == "mirror":
+        at = at.abs() + 0.01
+    position = at.clone().requires_grad_()
+    metric, slope = domain.metric(position)
+    (expected,) = torch.autograd.grad(metric.sum(), position)
+    assert (metric > 0.0).all()
+    torch.testing.assert_close(slope, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_metric_without_a_transform_is_flat() -> None:
+    metric, slope = CoRV(Identity()).metric(torch.randn(3, 2))
+    assert (metric == 1.0).all() and (slope == 0.0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_metric_of_proxies_is_bounded(dtype: torch.dtype) -> None:
+    """So that no step runs away: at most 5, however far the proxy is."""
+    phi = torch.tensor([-1e30, -200.0, -5.0, 0.0, 5.0, 200.0, 1e30], dtype=dtype)
+    for transform in (*HALF_LINE.values(), Sigmoid(), Arctan(), Softsign()):
+        metric, slope = CoRV(transform).metric(phi)
+        assert (metric <= 5.0).all() and (metric >= 0.0).all(), transform.name
+        assert slope.isfinite().all(), transform.name
+        for tensor in Ito(transform).metric(phi):
+            assert not tensor.isnan().any(), transform.name
+
+
+def test_an_interval_reflects_as_often_as_needed() -> None:
+    """Odd reflections turn the momentum, even ones do not."""
+    position = torch.tensor([[-1.5, 2.5, 0.5], [8.25, -7.0, 5.5]], dtype=torch.float64)
+    momentum = torch.ones(2, 3, dtype=torch.float64)
+    Mirror((-1.0, 2.0)).confine(position, momentum)
+    # by hand: -1.5 -> -0.5; 2.5 -> 1.5; 8.25 -> -4.25 -> 2.25 -> 1.75; -7 -> 5 -> -1; 5.5 -> -1.5 -> -0.5
+    torch.testing.assert_close(
+        position, torch.tensor([[-0.5, 1.5, 0.5], [1.75, -1.0, -0.5]], dtype=torch.float64)
+    )
+    assert momentum[0].tolist() == [-1.0, -1.0, 1.0]
+    assert momentum[1, 0] == -1.0 and momentum[1, 2] == 1.0
+    shifted, turned = torch.tensor([[0.5, 3.0]]), torch.ones(1, 2)
+    Mirror((1.0, math.inf)).confine(shifted, turned)
+    assert shifted.tolist() == [[1.5, 3.0]] and turned.tolist() == [[-1.0, 1.0]]

@@ -8,7 +8,17 @@ import torch
 from scipy import special
 
 from bnmf.domains import CoRV, Mirror
-from bnmf.transforms import HALF_LINE, Transform
+from bnmf.transforms import (
+    HALF_LINE,
+    POSITIVE,
+    REAL,
+    Arctan,
+    Identity,
+    Sigmoid,
+    Softsign,
+    Transform,
+    transform_onto,
+)
 
 ALL = pytest.mark.parametrize("transform", HALF_LINE.values(), ids=HALF_LINE.keys())
 EXTREME = [-1e30, -1e4, -200.0, -30.0, 30.0, 200.0, 1e4, 1e30]
@@ -88,3 +98,81 @@ def test_mirror_reflects_and_turns_momenta() -> None:
     assert momentum.tolist() == [[3.0, -4.0], [5.0, 6.0]]
     Mirror().confine(position, None)
     assert position.min() >= 0
+
+
+# -- onto intervals, and the identity ---------------------------------------------------------
+
+LOW, HIGH = -0.5, 2.0
+INTERVALS = [Sigmoid(LOW, HIGH), Arctan(LOW, HIGH), Softsign(LOW, HIGH)]
+EACH = pytest.mark.parametrize("transform", INTERVALS, ids=lambda t: t.name)
+UNIT = {
+    "sigmoid": special.expit,
+    "arctan": lambda x: np.arctan(x) / np.pi + 0.5,
+    "softsign": lambda x: x / (2 * (1 + np.abs(x))) + 0.5,
+}
+
+
+@EACH
+def test_intervals_are_their_definitions(transform: Transform) -> None:
+    phi = torch.linspace(-9.0, 9.0, 300, dtype=torch.float64)
+    expected = LOW + (HIGH - LOW) * UNIT[transform.name](phi.numpy())
+    np.testing.assert_allclose(transform.forward(phi), expected, rtol=1e-12)
+    assert transform.support == (LOW, HIGH)
+
+
+@EACH
+def test_slopes_onto_intervals_are_autograds(transform: Transform) -> None:
+    phi = torch.linspace(-9.0, 9.0, 300, dtype=torch.float64, requires_grad=True)  # not through 0
+    (first,) = torch.autograd.grad(transform.forward(phi).sum(), phi, create_graph=True)
+    slope, bend = transform.slopes(phi)
+    torch.testing.assert_close(slope, first, rtol=1e-10, atol=0.0)
+    (log_slope,) = torch.autograd.grad(slope.log().sum(), phi)
+    torch.testing.assert_close(bend, log_slope, rtol=1e-9, atol=1e-12)
+
+
+@EACH
+def test_inverse_of_intervals_comes_back(transform: Transform) -> None:
+    theta = torch.linspace(LOW + 1e-6, HIGH - 1e-6, 400, dtype=torch.float64)
+    torch.testing.assert_close(
+        transform.forward(transform.inverse(theta)), theta, rtol=0, atol=1e-13
+    )
+    small = type(transform)()  # onto (0, 1), where a small theta keeps its digits
+    tiny = torch.tensor([1e-12, 1e-9, 1e-5], dtype=torch.float64)
+    torch.testing.assert_close(small.forward(small.inverse(tiny)), tiny, rtol=1e-9, atol=0.0)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_positions_stay_inside_the_interval(
+    transform: Transform, dtype: torch.dtype
+) -> None:
+    """Open at both ends: a log density is finite wherever a chain can go."""
+    phi = torch.tensor(EXTREME, dtype=dtype)
+    theta = transform.forward(phi)
+    low, high = (torch.tensor(end, dtype=dtype) for end in (LOW, HIGH))
+    assert (theta > low).all() and (theta < high).all() and (theta.diff() >= 0).all()
+    for tensor in transform.slopes(phi):
+        assert tensor.isfinite().all(), tensor
+
+
+def test_the_identity_changes_nothing() -> None:
+    phi = torch.randn(4, 3)
+    one = Identity()
+    assert torch.equal(one.forward(phi), phi) and torch.equal(one.inverse(phi), phi)
+    slope, bend = one.slopes(phi)
+    assert (slope == 1.0).all() and (bend == 0.0).all() and one.support == REAL
+    one.inverse(phi).zero_()
+    assert (phi != 0.0).any(), "a position must not share memory with its factor"
+
+
+@pytest.mark.parametrize(
+    ("support", "fitting"),
+    [(POSITIVE, "exp softplus icll"), (REAL, "identity"), ((-1.0, 1.0), "sigmoid arctan softsign")],
+)
+def test_a_transform_knows_its_support(support: tuple[float, float], fitting: str) -> None:
+    for name in ("identity", "exp", "softplus", "icll", "sigmoid", "arctan", "softsign", "cosine"):
+        if name in fitting.split():
+            assert transform_onto(name, support).support == support
+        else:
+            with pytest.raises(ValueError, match=f"{name} .*choose {fitting.split()[0]}"):
+                transform_onto(name, support)
