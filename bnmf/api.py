@@ -21,10 +21,10 @@ from bnmf.blocks import RatingBlock
 from bnmf.config import TrainConfig, combine, config_of
 from bnmf.diagnostics import Biases, Ratings, fit_biases
 from bnmf.evaluation import report_of
-from bnmf.models import PoissonNMF
-from bnmf.parts import domain_of, sampler_of
+from bnmf.models import Curvature
+from bnmf.parts import domain_of, model_of, sampler_of
 from bnmf.pool import HeldOut, LocalPool
-from bnmf.posterior import poisson_nmf
+from bnmf.posterior import Posterior
 from bnmf.run import Listener, Run, RunRecorder, SweepEvent, write_json
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
@@ -151,8 +151,10 @@ def _sample(
         with _stop_on_signal() as stop:
             run(pool, job, recorder, checkpoint, stop)
         biases = fit_biases(lambda: _training_ratings(pool, dataset.manifest), _shape(dataset))
+        posterior = Posterior.load(begun.path) if pool.held_out else None
         for part in pool.held_out:
-            _write_predictions(begun, dataset, pool, part, job.rule.model, biases)
+            assert posterior is not None
+            _write_predictions(begun, dataset, pool, part, posterior, biases)
     except Interrupted:
         begun.set_status("interrupted")
         raise
@@ -206,12 +208,12 @@ def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
         InputError: the data do not suit the model.
     """
     rating = dataset.manifest.rating
-    if rating["lowest"] < 0:
+    if config.model == "poisson-nmf" and rating["lowest"] < 0:
         raise InputError(
             f"--data {config.data}: poisson-nmf needs ratings of at least 0, the lowest is "
-            f"{rating['lowest']:g}: shift or drop them"
+            f"{rating['lowest']:g}: shift or drop them, or take --model gaussian-mf"
         )
-    if rating["mean"] <= 0:
+    if config.model == "poisson-nmf" and rating["mean"] <= 0:
         raise InputError(f"--data {config.data}: all training ratings are 0, nothing to factorize")
     users, items = _shape(dataset)
     if config.rank > min(users, items):
@@ -266,7 +268,7 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(
-        model=poisson_nmf(config.model_dump()),
+        model=model_of(config, dataset.manifest.rating["mean"]),
         domain=domain,
         sampler=sampler_of(config, domain),
         blocks=dataset.manifest.blocks,
@@ -274,8 +276,8 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
         temperature=config.temperature,
         batch_size=config.batch_size,
         local_steps=config.local_steps,
-        row_curvature=0.0,
-        col_curvature=0.0,
+        row_curvature=Curvature(1.0, 0.0),
+        col_curvature=Curvature(1.0, 0.0),
         resample_every=config.resample_every,
     )
     return Job(
@@ -346,7 +348,7 @@ def _training_ratings(pool: LocalPool, about: Manifest) -> Iterator[Ratings]:
 
 
 def _write_predictions(
-    begun: Run, dataset: Dataset, pool: LocalPool, part: str, model: PoissonNMF, biases: Biases
+    begun: Run, dataset: Dataset, pool: LocalPool, part: str, posterior: Posterior, biases: Biases
 ) -> None:
     """The held-out ratings in the dataset's order, each with its predictive mean and spread."""
     users, items = dataset.users().ids, dataset.items().ids
@@ -366,7 +368,7 @@ def _write_predictions(
                     "item": items.take(pa.array(held.item)),
                     "rating": held.rating,
                     "mean": mean,
-                    "std": np.sqrt(epistemic + model.variance(mean)),
+                    "std": np.sqrt(epistemic + posterior.noise(mean[:, None])),
                     "std_epistemic": np.sqrt(epistemic),
                     "biases": biases.predict(held.user, held.item),
                 }

@@ -34,18 +34,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-RESOLVED = ("prior_rate_w", "prior_rate_h", "step_size", "burn_in", "thin")
-
-
 MOMENTA = ("sghmc", "sgnht", "sgrhmc", "sgmgt", "sgmgt-d")
 
-# What some samplers take and others do not: its default, and the samplers.
-OPTIONS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "friction": (0.5, MOMENTA),
-    "noise_estimate": (0.0, ("sghmc", "sgrhmc")),
-    "monomial": (1, ("sgmgt", "sgmgt-d")),
-    "integrator": ("aboba", ("sgmgt", "sgmgt-d")),
-    "resample_every": (None, MOMENTA),
+# What goes with some samplers or models alone: its default, the choice it hangs on, and which.
+# A default of ... is computed from the data.
+OPTIONS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    "friction": (0.5, "sampler", MOMENTA),
+    "noise_estimate": (0.0, "sampler", ("sghmc", "sgrhmc")),
+    "monomial": (1, "sampler", ("sgmgt", "sgmgt-d")),
+    "integrator": ("aboba", "sampler", ("sgmgt", "sgmgt-d")),
+    "resample_every": (None, "sampler", MOMENTA),
+    "transform": (..., "domain", ("corv", "ito")),
+    "counts_per_unit": (4.0, "model", ("poisson-nmf",)),
+    "prior_rate_w": (..., "model", ("poisson-nmf",)),
+    "prior_rate_h": (..., "model", ("poisson-nmf",)),
 }
 
 # By sampler, then by sampler and domain; chosen on validation ratings (experiments/LOG.md).
@@ -80,9 +82,9 @@ class TrainConfig(BaseModel):
     test_file: str | None = None
 
     preset: str | None = None
-    model: Literal["poisson-nmf"] = "poisson-nmf"
+    model: Literal["poisson-nmf", "gaussian-mf"] = "poisson-nmf"
     rank: int = Field(20, ge=1, le=4096)
-    counts_per_unit: float = Field(4.0, gt=0, allow_inf_nan=False)
+    counts_per_unit: float | None = Field(None, gt=0, allow_inf_nan=False)
     prior_rate_w: float | None = Field(None, gt=0, allow_inf_nan=False)
     prior_rate_h: float | None = Field(None, gt=0, allow_inf_nan=False)
 
@@ -118,16 +120,13 @@ class TrainConfig(BaseModel):
                 f"--domain ito is for --sampler sgld: the Itô formula transforms Langevin "
                 f"dynamics and nothing with momenta; run {self.sampler} with --domain corv"
             )
-        if self.domain == "mirror" and self.transform is not None:
-            raise ValueError(
-                f"--transform {self.transform} goes with --domain corv or ito: the mirror moves "
-                "factors themselves; leave one of them out"
-            )
-        for option, (_, samplers) in OPTIONS.items():
-            if getattr(self, option) is not None and self.sampler not in samplers:
+        if self.domain == "mirror" and self.model == "gaussian-mf":
+            raise ValueError("--domain mirror needs bounded factors: gaussian-mf's are real")
+        for option, (_, choice, takers) in OPTIONS.items():
+            if getattr(self, option) is not None and getattr(self, choice) not in takers:
                 raise ValueError(
-                    f"--{option.replace('_', '-')} is for --sampler {', '.join(samplers)}: "
-                    f"{self.sampler} has none; leave it out"
+                    f"--{option.replace('_', '-')} is for --{choice} {', '.join(takers)}: "
+                    f"{getattr(self, choice)} has none; leave it out"
                 )
         if self.burn_in is not None and self.burn_in >= self.sweeps:
             raise ValueError(
@@ -137,12 +136,12 @@ class TrainConfig(BaseModel):
         return self
 
     def resolved(self, mean_rating: float) -> TrainConfig:
-        """Every None of the model, the sampler and the chain filled in; ``mean_rating`` > 0.
+        """Every None of the model, the sampler and the chain filled in.
 
         The prior rates make the prior's mean prediction K / (rate_w rate_h) the data's mean.
         About 32 draws are kept.
         """
-        rate = math.sqrt(self.rank / mean_rating)
+        rate = math.sqrt(self.rank / mean_rating) if mean_rating > 0 else None
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
         step_size = STEP_SIZES[self.sampler]
         chosen = {
@@ -151,14 +150,13 @@ class TrainConfig(BaseModel):
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
             "step_size": STEP_SIZES.get(f"{self.sampler} {self.domain}", step_size),
-            "transform": None if self.domain == "mirror" else "softplus",
+            "transform": "identity" if self.model == "gaussian-mf" else "softplus",
             "threads": _cores(),
         }
-        chosen |= {
-            option: default
-            for option, (default, samplers) in OPTIONS.items()
-            if self.sampler in samplers
-        }
+        chosen |= {name: default for name, (default, *_) in OPTIONS.items() if default is not ...}
+        for option, (_, choice, takers) in OPTIONS.items():
+            if getattr(self, choice) not in takers:
+                chosen[option] = None
         return self.model_copy(
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}
         )
@@ -177,7 +175,7 @@ def config_of(run: Path, **changed: Any) -> TrainConfig:
     """
     path = run / "config.toml"
     config = combine(changed, path, "restore it or train again")
-    if any(getattr(config, name) is None for name in RESOLVED):
+    if config != config.resolved(1.0):
         raise InputError(f"{path} is damaged: restore it or train again")
     return config
 

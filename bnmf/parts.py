@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bnmf.config import TrainConfig
 from bnmf.domains import CoRV, Domain, Ito, Mirror
-from bnmf.models import PoissonNMF
+from bnmf.models import GaussianMF, Model, PoissonNMF
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
 from bnmf.samplers.sghmc import SGHMC
@@ -17,13 +17,21 @@ from bnmf.transforms import transform_onto
 from data_pipeline.errors import InputError
 
 
+def model_of(config: TrainConfig, mean_rating: float) -> Model:
+    """The model of a resolved configuration, before anything of it is sampled."""
+    if config.model == "gaussian-mf":
+        return GaussianMF.first(config.rank, mean_rating)
+    assert config.counts_per_unit and config.prior_rate_w and config.prior_rate_h
+    return PoissonNMF(config.rank, config.counts_per_unit, config.prior_rate_w, config.prior_rate_h)
+
+
 def domain_of(config: TrainConfig) -> Domain:
     """The domain of the model's factors.
 
     Raises:
         InputError: the transform maps onto another support than the model's.
     """
-    support = PoissonNMF.support
+    support = GaussianMF.support if config.model == "gaussian-mf" else PoissonNMF.support
     if config.domain == "mirror":
         return Mirror(support)
     assert config.transform is not None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bnmf.blocks import Pattern, RatingBlock, column_block
 from bnmf.gradients import rates
+from bnmf.models import BlockStatistics, Side
 from bnmf.predictive import RunningMoments
 from bnmf.random import Key, Noise, Role, generator
 from bnmf.samplers import State
@@ -63,15 +64,6 @@ class HeldOut(NamedTuple):
         return made
 
 
-class BlockStatistics(NamedTuple):
-    """Float64 sums over one block of W or H; blocks are added up in their order."""
-
-    rows: int
-    ratings: float  # sum of the rows' training ratings n_i
-    square: float  # sum_i n_i mean_k theta_ik^2
-    square_slope: float  # rows * mean of (d theta / d position)^2
-
-
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Sums over held-out ratings."""
@@ -90,8 +82,8 @@ class Pool(Protocol):
     def start(self, rule: Rule, key: Key, mean: float) -> None:
         """First factors, near sqrt(mean / K), drawn under ``key``."""
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
-        """Visit every block once, strata in ``order``."""
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
+        """Visit every block once, strata in ``order``; the model's misfit of all ratings."""
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """Of W's blocks and of H's, in block order."""
@@ -100,7 +92,7 @@ class Pool(Protocol):
         """Errors a piece of each held-out part; with a weight the draw enters the averages."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """This draw: W (I, K), H (J, K)."""
+        """This draw's designs: W (I, width), H (J, width)."""
 
     def averages(self, part: str) -> list[list[RunningMoments]]:
         """Running averages of each row block's pieces."""
@@ -147,30 +139,29 @@ class LocalPool:
 
     def start(self, rule: Rule, key: Key, mean: float) -> None:
         """See `Pool.start`."""
-        centre = (mean / rule.model.rank) ** 0.5
 
-        def first(counts: Tensor, block: int, side: int) -> FactorBlock:
+        def first(counts: Tensor, block: int, side: Side) -> FactorBlock:
             noise = Noise(generator(key._replace(block=block), Role.START, side))
-            spread = noise.normal(counts.new_empty(len(counts), rule.model.rank), 0.3).exp_()
-            position = rule.domain.position(spread.mul_(centre))
+            position = rule.domain.position(rule.model.start(counts, side, mean, noise))
             return FactorBlock(rule.sampler.init(position, rule.temperature, noise), counts)
 
-        self._rows = [first(counts, b, 0) for b, counts in enumerate(self.row_counts)]
-        self._cols = [first(counts, b, 1) for b, counts in enumerate(self.col_counts)]
+        self._rows = [first(counts, b, Side.W) for b, counts in enumerate(self.row_counts)]
+        self._cols = [first(counts, b, Side.H) for b, counts in enumerate(self.col_counts)]
         self._averages = {
             part: [[RunningMoments(len(held.ratings)) for held in row] for row in grid]
             for part, grid in self.held_out.items()
         }
         self._refresh(rule)
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
         """See `Pool.sweep`."""
         blocks = len(self.train)
+        misfit = 0.0
         for stratum in order:
 
-            def visit(b: int, stratum: int = stratum) -> None:
+            def visit(b: int, stratum: int = stratum) -> float:
                 c = column_block(b, stratum, blocks)
-                self._rows[b], self._cols[c] = update_block(
+                self._rows[b], self._cols[c], misfit = update_block(
                     self._rows[b],
                     self._cols[c],
                     self.train[b][c],
@@ -178,27 +169,30 @@ class LocalPool:
                     rule,
                     first=stratum == order[0],
                 )
+                return misfit
 
-            self._each(visit, range(blocks))
+            misfit += sum(self._each(visit, range(blocks)))
         self._refresh(rule)
+        return misfit
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """See `Pool.statistics`."""
+        rule = self._rule
 
-        def of(block: FactorBlock, theta: Tensor) -> BlockStatistics:
+        def of(block: FactorBlock) -> BlockStatistics:
             counts = block.counts.double().squeeze(1)
-            squares = theta.square().mean(1).double()
+            theta = rule.domain.factor(block.state.position)
+            squares = theta[:, : rule.model.rank].square().mean(1).double()
             return BlockStatistics(
                 len(counts),
                 counts.sum().item(),
                 torch.dot(counts, squares).item(),
-                len(counts) * self._domain.mean_square_slope(block.state.position),
+                len(counts) * rule.domain.mean_square_slope(block.state.position),
+                theta.sum(0, dtype=torch.float64),
+                theta.square().sum(0, dtype=torch.float64),
             )
 
-        return (
-            self._each(lambda b: of(self._rows[b], self._w[b]), range(len(self._rows))),
-            self._each(lambda c: of(self._cols[c], self._h[c]), range(len(self._cols))),
-        )
+        return self._each(of, self._rows), self._each(of, self._cols)
 
     def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
         """See `Pool.evaluate`."""
@@ -282,9 +276,14 @@ class LocalPool:
         self._refresh(rule)
 
     def _refresh(self, rule: Rule) -> None:
-        self._domain = rule.domain
-        self._w = self._each(lambda block: rule.domain.factor(block.state.position), self._rows)
-        self._h = self._each(lambda block: rule.domain.factor(block.state.position), self._cols)
+        """The designs of the new state."""
+
+        def design(side: Side) -> Callable[[FactorBlock], Tensor]:
+            return lambda b: rule.model.design(rule.domain.factor(b.state.position), side)
+
+        self._rule = rule
+        self._w = self._each(design(Side.W), self._rows)
+        self._h = self._each(design(Side.H), self._cols)
 
     def _each(self, work: Callable[..., T], items: Iterable[object]) -> list[T]:
         return list(self._executor.map(work, items))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnmf.config import config_of
-from bnmf.models import PoissonNMF, RatingScale
+from bnmf.models import Model, RatingScale, Side
+from bnmf.parts import model_of
 from bnmf.run import Run
 from data_pipeline.errors import InputError
 from data_pipeline.vocabulary import Vocabulary
@@ -43,10 +44,10 @@ class Posterior:
 
     users: Vocabulary
     items: Vocabulary
-    model: PoissonNMF
+    model: Model  # with the hyper-parameters of the S draws
     scale: RatingScale
-    w: Tensor  # (I, S, K) float32
-    h: Tensor  # (J, S, K) float32
+    w: Tensor  # (I, S, width) float32, the designs
+    h: Tensor  # (J, S, width) float32
     weights: Tensor  # (S,) float64, sum 1
 
     @staticmethod
@@ -65,14 +66,27 @@ class Posterior:
         dataset = run.manifest["dataset"]
         users = Vocabulary.read(run.path / "users.parquet")
         items = Vocabulary.read(run.path / "items.parquet")
-        model = poisson_nmf(config_of(run.path).model_dump())
-        w = torch.empty(len(users), len(entries), model.rank)
-        h = torch.empty(len(items), len(entries), model.rank)
+        model = model_of(config_of(run.path), dataset["rating"]["mean"])
+        width = model.design(torch.zeros(1, model.columns), Side.W).shape[1]
+        w = torch.empty(len(users), len(entries), width)
+        h = torch.empty(len(items), len(entries), width)
+        states = []
         for s, entry in enumerate(entries):
-            draw_w, draw_h = run.load_draw(entry)
-            if draw_w.shape != w[:, s].shape or draw_h.shape != h[:, s].shape:
+            draw = run.load_draw(entry)
+            draw_w, draw_h = draw.pop("W", w), draw.pop("H", h)
+            own = model.state()
+            if (
+                draw_w.shape != w[:, s].shape
+                or draw_h.shape != h[:, s].shape
+                or {name: x.shape for name, x in draw.items()}
+                != {name: x.shape for name, x in own.items()}
+            ):
                 raise InputError(f"{run.path / 'draws' / entry['file']} is not a draw of this run")
             w[:, s], h[:, s] = draw_w, draw_h
+            states.append(draw)
+        model = model.with_state(
+            {name: torch.stack([state[name] for state in states]) for name in model.state()}
+        )
         weights = torch.tensor([entry["weight"] for entry in entries], dtype=torch.float64)
         scale = RatingScale(*(dataset["rating"][name] for name in ("min", "max", "step")))
         return Posterior(users, items, model, scale, w, h, weights / weights.sum())
@@ -95,7 +109,7 @@ class Posterior:
         if len(u) != len(i):
             raise ValueError(f"as many users as items are needed, got {len(u)} and {len(i)}")
         known_user, known_item = _known(self.users, u), _known(self.items, i)
-        mean, epistemic = np.empty(len(u)), np.empty(len(u))
+        mean, epistemic, noise = np.empty(len(u)), np.empty(len(u)), np.empty(len(u))
         chunk = self.pairs_at_once
         weights = self.weights.numpy()
         for start in range(0, len(u), chunk):
@@ -104,8 +118,16 @@ class Posterior:
             mean[part] = mu @ weights
             away = mu - mean[part, None]
             epistemic[part] = (away * away + extra) @ weights
-        std = np.sqrt(epistemic + self.model.variance(mean))
-        return Prediction(mean, std, np.sqrt(epistemic), known_user, known_item)
+            noise[part] = self.noise(mu)
+        return Prediction(
+            mean, np.sqrt(epistemic + noise), np.sqrt(epistemic), known_user, known_item
+        )
+
+    def noise(self, mu: Floats) -> Floats:
+        """The likelihood's variance (n,), averaged over draws, of mu (n, S) or (n, 1)."""
+        noise = np.broadcast_to(self.model.variance(mu), (len(mu), len(self.weights)))
+        averaged: Floats = noise @ self.weights.numpy()
+        return averaged
 
     @property
     def pairs_at_once(self) -> int:
@@ -134,21 +156,11 @@ class Posterior:
         cold = ~(known_user & known_item)
         if cold.any():
             model = self.model
-            w, w2 = _moments(self.w, users[cold], known_user[cold], model.prior_rate_w)
-            h, h2 = _moments(self.h, items[cold], known_item[cold], model.prior_rate_h)
+            w, w2 = _moments(self.w, users[cold], known_user[cold], model.prior_moments(Side.W))
+            h, h2 = _moments(self.h, items[cold], known_item[cold], model.prior_moments(Side.H))
             mu[cold] = (w * h).sum(2).numpy()
             variance[cold] = (w2 * h2 - (w * h).square()).sum(2).numpy()
         return mu, variance
-
-
-def poisson_nmf(config: dict[str, Any]) -> PoissonNMF:
-    """The model of a resolved configuration."""
-    return PoissonNMF(
-        rank=config["rank"],
-        counts_per_unit=config["counts_per_unit"],
-        prior_rate_w=config["prior_rate_w"],
-        prior_rate_h=config["prior_rate_h"],
-    )
 
 
 def _known(vocabulary: Vocabulary, index: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -157,11 +169,14 @@ def _known(vocabulary: Vocabulary, index: NDArray[np.int64]) -> NDArray[np.bool_
 
 
 def _moments(
-    factor: Tensor, index: NDArray[np.int64], known: NDArray[np.bool_], rate: float
+    factor: Tensor,
+    index: NDArray[np.int64],
+    known: NDArray[np.bool_],
+    prior: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """E[theta], E[theta^2] of rows under each draw, (n, S, K) each; Exponential where unknown."""
+    """E and E of the square of designs under each draw, (n, S, width); the prior's if unknown."""
     unknown = torch.from_numpy(~known)
     first = factor[torch.from_numpy(np.where(known, index, 0))].double()
     second = first.square()
-    first[unknown], second[unknown] = 1.0 / rate, 2.0 / rate**2
+    first[unknown], second[unknown] = prior
     return first, second

@@ -25,6 +25,7 @@ class Role(IntEnum):
     ROW_NOISE = 3
     COL_NOISE = 4
     RESAMPLE = 5
+    HYPER = 6
 
 
 class Key(NamedTuple):

@@ -21,7 +21,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -30,6 +30,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from bnmf.models import Curvature
 from bnmf.pool import Tensors
 from bnmf.training import Progress
 from data_pipeline.errors import InputError
@@ -119,20 +120,19 @@ class Run:
             raise InputError(f"{index} is damaged: restore it or train again")
         return entries
 
-    def load_draw(self, entry: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """W (I, K) and H (J, K) of one entry of `draws`.
+    def load_draw(self, entry: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The designs W (I, width) and H (J, width) of one entry of `draws`, and hyper-parameters.
 
         Raises:
             InputError: the file is missing or not the one that was written.
         """
         path = self.path / "draws" / str(entry["file"])
-        tensors = load_tensors(path, str(entry["sha256"]))
-        return tensors["W"], tensors["H"]
+        return load_tensors(path, str(entry["sha256"]))
 
-    def add_draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+    def add_draw(self, sweep: int, weight: float, tensors: Tensors) -> None:
         """Keep a draw; the same sweep's is replaced."""
         name = f"sweep-{sweep:06d}.safetensors"
-        digest = save_tensors(self.path / "draws" / name, {"W": w, "H": h})
+        digest = save_tensors(self.path / "draws" / name, tensors)
         self._index_draws(
             [
                 *(entry for entry in self.draws() if entry["sweep"] < sweep),
@@ -153,9 +153,14 @@ class Run:
         with replace_folder(final) as folder:
             hashes = {
                 name: save_tensors(folder / f"{name}.safetensors", tensors)
-                for name, tensors in snapshot.items()
+                for name, tensors in {**snapshot, "model": dict(progress.hyper)}.items()
             }
-            write_json(folder / "manifest.json", {"progress": asdict(progress), "sha256": hashes})
+            about = {
+                "sweep": progress.sweep,
+                "row_curvature": progress.row_curvature,
+                "col_curvature": progress.col_curvature,
+            }
+            write_json(folder / "manifest.json", {"progress": about, "sha256": hashes})
         self.prune_checkpoints(keep=2)
 
     def load_checkpoint(self) -> tuple[Progress, dict[str, Tensors]] | None:
@@ -168,10 +173,11 @@ class Run:
         for folder in reversed(self._checkpoints()):
             try:
                 progress, hashes = self._checkpoint_manifest(folder)
-                return progress, {
+                snapshot = {
                     name: load_tensors(folder / f"{name}.safetensors", digest)
                     for name, digest in hashes.items()
                 }
+                return replace(progress, hyper=snapshot.pop("model")), snapshot
             except InputError as error:
                 problem = problem or error
         if problem is not None:
@@ -187,10 +193,13 @@ class Run:
         path = folder / "manifest.json"
         content = read_json(path)
         try:
-            progress, hashes = Progress(**content["progress"]), dict(content["sha256"])
+            about, hashes = content["progress"], dict(content["sha256"])
+            row, col = (Curvature(*about[name]) for name in ("row_curvature", "col_curvature"))
+            progress = Progress(about["sweep"], row, col, {})
             whole = (
                 folder == self._checkpoint(progress.sweep)
-                and math.isfinite(progress.row_curvature + progress.col_curvature)
+                and math.isfinite(sum(row) + sum(col))
+                and "model" in hashes
                 and hashes.keys() == {file.stem for file in folder.glob("*.safetensors")}
             )
         except (KeyError, TypeError, ValueError):
@@ -303,9 +312,11 @@ class RunRecorder:
             )
         )
 
-    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+    def draw(
+        self, sweep: int, weight: float, w: Tensor, h: Tensor, hyper: Mapping[str, Tensor]
+    ) -> None:
         """Keep a draw."""
-        self._run.add_draw(sweep, weight, w, h)
+        self._run.add_draw(sweep, weight, {"W": w, "H": h, **hyper})
 
     def checkpoint_due(self) -> bool:
         """Whether the time between checkpoints has passed."""

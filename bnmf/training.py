@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from bnmf.blocks import strata
-from bnmf.pool import BlockStatistics, Errors, Pool, Tensors
+from bnmf.models import Curvature
+from bnmf.pool import Errors, Pool, Tensors
 from bnmf.random import Key, Role, generator
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
@@ -49,8 +51,9 @@ class Progress:
     """Where a chain is after ``sweep`` sweeps, beside its blocks' own state."""
 
     sweep: int
-    row_curvature: float
-    col_curvature: float
+    row_curvature: Curvature
+    col_curvature: Curvature
+    hyper: Mapping[str, Tensor]  # the state of the model
 
 
 class Recorder(Protocol):
@@ -59,8 +62,10 @@ class Recorder(Protocol):
     def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
         """One line after ``sweep`` sweeps (counted from 1)."""
 
-    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
-        """Keep W (I, K) and H (J, K)."""
+    def draw(
+        self, sweep: int, weight: float, w: Tensor, h: Tensor, hyper: Mapping[str, Tensor]
+    ) -> None:
+        """Keep the designs W (I, width) and H (J, width), and the model's state."""
 
     def checkpoint_due(self) -> bool:
         """Whether it is time for one."""
@@ -84,10 +89,11 @@ def run(
     """
     if resume is None:
         pool.start(job.rule, Key(job.seed, job.chain), job.mean_rating)
-        progress = _measure(pool, job, Progress(0, 0.0, 0.0))
+        none = Curvature(1.0, 0.0)
+        progress = _measure(pool, job, Progress(0, none, none, job.rule.model.state()))
     else:
         progress, snapshot = resume
-        pool.restore(job.rule, snapshot)
+        pool.restore(_rule(job, progress), snapshot)
     while progress.sweep < job.sweeps:
         progress = _sweep(pool, job, recorder, progress)
         interrupted = progress.sweep < job.sweeps and stop()
@@ -99,15 +105,10 @@ def run(
 
 def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Progress:
     t = progress.sweep
-    rule = replace(
-        job.rule,
-        step_size=job.rule.step_size * job.schedule.factor(t),
-        row_curvature=progress.row_curvature,
-        col_curvature=progress.col_curvature,
-    )
+    rule = _rule(job, progress)
     key = Key(job.seed, job.chain, t)
-    pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
-    progress = _measure(pool, job, replace(progress, sweep=t + 1))
+    misfit = pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
+    progress = _measure(pool, job, replace(progress, sweep=t + 1), misfit)
     weight = None
     if t >= job.burn_in:
         weight = job.schedule.factor(t) if job.step_weighted else 1.0
@@ -119,15 +120,33 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
         values[f"{part}_rmse_mean"] = mean
     recorder.metrics(t + 1, values)
     if weight is not None and (t + 1 - job.burn_in) % job.thin == 0:
-        recorder.draw(t + 1, weight, *pool.factors())
+        recorder.draw(t + 1, weight, *pool.factors(), progress.hyper)
     return progress
 
 
-def _measure(pool: Pool, job: Job, progress: Progress) -> Progress:
-    """Check that the chain is finite; in the first half of burn-in, measure its curvature.
+def _rule(job: Job, progress: Progress) -> Rule:
+    """What the visits of the next sweep do."""
+    return replace(
+        job.rule,
+        model=job.rule.model.with_state(progress.hyper),
+        step_size=job.rule.step_size
+        * job.schedule.factor(progress.sweep)
+        * (0.3 if progress.sweep < WARM and progress.hyper else 1.0),
+        row_curvature=progress.row_curvature,
+        col_curvature=progress.col_curvature,
+    )
+
+
+# Sweeps before hyper-parameters are drawn: from a small start, precisions run away and take
+# the factors with them.
+WARM = 12
+
+
+def _measure(pool: Pool, job: Job, progress: Progress, misfit: float = 0.0) -> Progress:
+    """Check that the chain is finite; draw hyper-parameters; in burn-in, measure the curvature.
 
     The scale of a row's step must not depend on the state once draws count, so it is frozen
-    before burn-in ends.
+    in the middle of burn-in.
     """
     rows, cols = pool.statistics()
     if not all(math.isfinite(block.square) for block in rows + cols):
@@ -135,23 +154,15 @@ def _measure(pool: Pool, job: Job, progress: Progress) -> Progress:
             f"the chain became non-finite at sweep {progress.sweep}: lower --step-size "
             f"(now {job.rule.step_size:g})"
         )
+    model = job.rule.model.with_state(progress.hyper)
+    if progress.sweep >= WARM:
+        seed = generator(Key(job.seed, job.chain, progress.sweep), Role.HYPER).initial_seed()
+        model = model.resample(rows, cols, misfit, np.random.default_rng(seed))
+        progress = replace(progress, hyper=model.state())
     if not job.row_scaling or progress.sweep > job.burn_in // 2:
         return progress
-    per_rate = job.rule.model.curvature(job.mean_rating)
-    return replace(
-        progress,
-        row_curvature=per_rate * _mean_square(cols) * _mean_slope(rows),
-        col_curvature=per_rate * _mean_square(rows) * _mean_slope(cols),
-    )
-
-
-def _mean_square(blocks: list[BlockStatistics]) -> float:
-    """E[theta^2] of the factor that a training rating meets."""
-    return sum(b.square for b in blocks) / sum(b.ratings for b in blocks)
-
-
-def _mean_slope(blocks: list[BlockStatistics]) -> float:
-    return sum(b.square_slope for b in blocks) / sum(b.rows for b in blocks)
+    row, col = model.curvatures(rows, cols, job.mean_rating)
+    return replace(progress, row_curvature=row, col_curvature=col)
 
 
 def _rmse(errors: list[Errors], squares: list[float]) -> float:
