@@ -50,7 +50,7 @@ OPTIONS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "prior_rate_h": (..., "model", ("poisson-nmf",)),
 }
 
-# By sampler, then by sampler and domain; chosen on validation ratings (experiments/LOG.md).
+# By sampler, then by sampler and domain or model; chosen on validation ratings (experiments/LOG.md).
 STEP_SIZES: dict[str, float] = {
     "sgld": 0.04,
     "sgrld": 0.03,
@@ -61,6 +61,7 @@ STEP_SIZES: dict[str, float] = {
     "sgmgt-d": 0.2,
     "sgld mirror": 0.03,
     "sgld ito": 1e-4,
+    "sgnht gaussian-mf": 0.15,
 }
 
 
@@ -144,12 +145,14 @@ class TrainConfig(BaseModel):
         rate = math.sqrt(self.rank / mean_rating) if mean_rating > 0 else None
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
         step_size = STEP_SIZES[self.sampler]
+        for choice in (self.domain, self.model):
+            step_size = STEP_SIZES.get(f"{self.sampler} {choice}", step_size)
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
-            "step_size": STEP_SIZES.get(f"{self.sampler} {self.domain}", step_size),
+            "step_size": step_size,
             "transform": "identity" if self.model == "gaussian-mf" else "softplus",
             "threads": _cores(),
         }

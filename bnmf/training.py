@@ -129,9 +129,7 @@ def _rule(job: Job, progress: Progress) -> Rule:
     return replace(
         job.rule,
         model=job.rule.model.with_state(progress.hyper),
-        step_size=job.rule.step_size
-        * job.schedule.factor(progress.sweep)
-        * (0.3 if progress.sweep < WARM and progress.hyper else 1.0),
+        step_size=job.rule.step_size * job.schedule.factor(progress.sweep),
         row_curvature=progress.row_curvature,
         col_curvature=progress.col_curvature,
     )
