@@ -161,9 +161,12 @@ class _Interval:
         return self.low, self.high
 
     def _stretch(self, unit: Tensor) -> Tensor:
-        # held inside the open interval, where log densities and their gradients are finite
+        # held inside the open interval, where log densities and their gradients are finite:
+        # 1 over the distance to a bound, too, which next to 0 could be denormal
         ends = torch.tensor([self.low, self.high], dtype=unit.dtype)
         low, high = torch.nextafter(ends, ends.flip(0)).tolist()
+        tiny = torch.finfo(unit.dtype).tiny
+        low, high = max(low, self.low + tiny), min(high, self.high - tiny)
         return (self.low + (self.high - self.low) * unit).clamp(low, high)
 
     def _shrink(self, theta: Tensor) -> Tensor:

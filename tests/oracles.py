@@ -31,7 +31,7 @@ ERRORS = 5.0
 
 def noise(*stream: int) -> torch.Generator:
     """A generator of its own for each stream of a test."""
-    words = np.random.SeedSequence((SEED, *stream)).generate_state(2)
+    words = np.random.SeedSequence((SEED, len(stream), *stream)).generate_state(2)
     fresh = torch.Generator()
     fresh.manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
     return fresh

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from bnmf.experiments.base import Experiment
+from bnmf.experiments.bounded import BOUNDED
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in BOUNDED}

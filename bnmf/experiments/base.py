@@ -49,7 +49,8 @@ class Experiment:
 
 def noise(seed: int, *stream: int) -> Noise:
     """A source of its own for each stream of an experiment."""
-    words = np.random.SeedSequence((seed, *stream)).generate_state(1, np.uint64)
+    # with its length, as zeros at the end of an entropy do not count
+    words = np.random.SeedSequence((seed, len(stream), *stream)).generate_state(1, np.uint64)
     source = torch.Generator()
     source.manual_seed(int(words[0]) >> 1)
     return Noise(source)

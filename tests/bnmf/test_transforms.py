@@ -153,6 +153,8 @@ def test_extreme_positions_stay_inside_the_interval(
     assert (theta > low).all() and (theta < high).all() and (theta.diff() >= 0).all()
     for tensor in transform.slopes(phi):
         assert tensor.isfinite().all(), tensor
+    unit = type(transform)().forward(phi)
+    assert (1 / unit).isfinite().all() and (1 / (1 - unit)).isfinite().all()
 
 
 def test_the_identity_changes_nothing() -> None:
