@@ -145,8 +145,8 @@ class TrainConfig(BaseModel):
         rate = math.sqrt(self.rank / mean_rating) if mean_rating > 0 else None
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
         step_size = STEP_SIZES[self.sampler]
-        for choice in (self.domain, self.model):
-            step_size = STEP_SIZES.get(f"{self.sampler} {choice}", step_size)
+        for beside in (str(self.domain), str(self.model)):
+            step_size = STEP_SIZES.get(f"{self.sampler} {beside}", step_size)
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,

@@ -43,7 +43,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     config: Annotated[Path | None, option("A TOML file of settings; flags override it.")] = None,
     preset: Annotated[str | None, option(f"A set of settings: {', '.join(PRESETS)}.")] = None,
-    model: Annotated[str | None, option("poisson-nmf.")] = None,
+    model: Annotated[str | None, option("poisson-nmf (default) or gaussian-mf.")] = None,
     rank: Annotated[int | None, option("Number of factors K; 20 by default.")] = None,
     counts_per_unit: Annotated[
         float | None, option("Poisson counts a unit of rating is worth; 4 by default.")

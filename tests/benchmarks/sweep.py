@@ -21,7 +21,7 @@ import torch
 from bnmf.blocks import RatingBlock, column_block
 from bnmf.domains import CoRV
 from bnmf.gradients import likelihood_gradients
-from bnmf.models import PoissonNMF
+from bnmf.models import Curvature, PoissonNMF
 from bnmf.pool import HeldOut, LocalPool
 from bnmf.random import Key
 from bnmf.samplers.sgnht import SGNHT
@@ -111,8 +111,8 @@ def main() -> None:
         temperature=1.0,
         batch_size=None,
         local_steps=1,
-        row_curvature=0.1,
-        col_curvature=0.1,
+        row_curvature=Curvature(1.0, 0.1),
+        col_curvature=Curvature(1.0, 0.1),
     )
     pool = LocalPool(train, {"test": held_out}, row_counts, col_counts, flags.threads)
     pool.start(rule, Key(0), 3.5)

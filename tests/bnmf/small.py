@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bnmf.blocks import RatingBlock
 from bnmf.domains import CoRV, Domain, Ito, Mirror
-from bnmf.models import PoissonNMF
+from bnmf.models import Curvature, GaussianMF, PoissonNMF
 from bnmf.pool import HeldOut, LocalPool, Tensors
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
@@ -26,7 +26,7 @@ from bnmf.samplers.sgrld import SGRLD
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
 from bnmf.training import Job, Progress
-from bnmf.transforms import HALF_LINE
+from bnmf.transforms import HALF_LINE, Identity
 
 USERS, ITEMS, RANK = 42, 30, 3
 SOFTPLUS = CoRV(HALF_LINE["softplus"])
@@ -88,10 +88,10 @@ def job_of(
     **changes: Any,
 ) -> Job:
     """Nine sweeps, four of them burn-in, every draw kept; ``changes`` are `Job`'s."""
-    model = PoissonNMF(RANK, 2.0, 1.0, 0.5)
+    model = changes.pop("model", PoissonNMF(RANK, 2.0, 1.0, 0.5))
     sampler = sampler if sampler is not None else SGNHT(0.5)
     rule = Rule(model, domain, sampler, blocks, step_size, temperature, batch_size, local_steps,
-                0.0, 0.0)  # fmt: skip
+                Curvature(1.0, 0.0), Curvature(1.0, 0.0))  # fmt: skip
     job = Job(rule, Schedule(), 9, 4, 1, True, 3, MEAN_RATING)
     return replace(job, **changes)
 
@@ -116,6 +116,9 @@ FAMILY: dict[str, Callable[[int], Job]] = {
     "sgrhmc, mirror": lambda g: job_of(g, SGRHMC(Mirror().metric, 0.5), Mirror(), 0.03),
     "sgmgt": lambda g: resampled(job_of(g, SGMGT(0.5))),
     "sgmgt, mirror": lambda g: job_of(g, SGMGT(0.5), Mirror(), 0.05, local_steps=2),
+    "gaussian": lambda g: job_of(
+        g, domain=CoRV(Identity()), model=GaussianMF.first(RANK, MEAN_RATING), sweeps=16, burn_in=11
+    ),
     "sgmgt-d": lambda g: job_of(
         g, SGMGT(0.5, MonomialGamma(2), 0.1, 0.1, integrator="euler"), batch_size=40
     ),
@@ -148,7 +151,9 @@ class Memory:
         assert sweep not in self.lines
         self.lines[sweep] = dict(values)
 
-    def draw(self, sweep: int, weight: float, w: Tensor, h: Tensor) -> None:
+    def draw(
+        self, sweep: int, weight: float, w: Tensor, h: Tensor, hyper: Mapping[str, Tensor]
+    ) -> None:
         assert sweep not in self.draws
         self.draws[sweep] = weight, w, h  # not copied: a draw must not change any more
 
@@ -175,4 +180,11 @@ def same_snapshots(one: Mapping[str, Tensors], other: Mapping[str, Tensors]) -> 
         one[file].keys() == other[file].keys()
         and all(torch.equal(one[file][name], other[file][name]) for name in one[file])
         for file in one
+    )
+
+
+def same_progress(one: Progress, other: Progress) -> bool:
+    """Bit for bit."""
+    return replace(one, hyper={}) == replace(other, hyper={}) and same_snapshots(
+        {"model": dict(one.hyper)}, {"model": dict(other.hyper)}
     )

@@ -11,7 +11,7 @@ import torch
 
 from bnmf.blocks import RatingBlock, column_block, strata
 from bnmf.domains import CoRV, Domain, Mirror
-from bnmf.models import PoissonNMF
+from bnmf.models import Curvature, PoissonNMF
 from bnmf.random import Key, Noise, Role, generator
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
@@ -32,7 +32,7 @@ S, RATE, ROWS = 2.0, 0.7, 8_000
 SHAPE, RATE_AFTER = 1.0 + S * X.sum(), RATE + S * H.sum()
 MEAN, VARIANCE = SHAPE / RATE_AFTER, SHAPE / RATE_AFTER**2
 # A curvature so high that a step moves H by nothing at all.
-FIXED = 1e30
+FIXED = Curvature(1.0, 1e30)
 
 each_transform = pytest.mark.parametrize("transform", HALF_LINE)
 
@@ -44,7 +44,9 @@ def rule_of(transform: str, blocks: int, sampler: Sampler, step: float) -> Rule:
     slope = domain.transform.slopes(phi)[0].item()
     curvature = (SHAPE * (slope / MEAN) ** 2 - 1.0) / len(X)
     model = PoissonNMF(1, S, RATE, 3.0)
-    return Rule(model, domain, sampler, blocks, step, 1.0, None, 1, curvature, FIXED)
+    return Rule(
+        model, domain, sampler, blocks, step, 1.0, None, 1, Curvature(1.0, curvature), FIXED
+    )
 
 
 def sample(rule: Rule, sweeps: int) -> torch.Tensor:
@@ -70,7 +72,7 @@ def sample(rule: Rule, sweeps: int) -> torch.Tensor:
             for b in range(g):
                 c = column_block(b, stratum, g)
                 visit = key._replace(stratum=stratum, block=b)
-                w[b], h[c] = update_block(
+                w[b], h[c], _ = update_block(
                     w[b], h[c], ratings[c], visit, rule, first=stratum == order[0]
                 )
     assert all(torch.equal(b.state.position, k) for b, k in zip(h, known, strict=True))
@@ -82,7 +84,7 @@ def exact(rule: Rule, transform: str) -> Law:
 
     In units of the row's scale; a block's likelihood counts G-fold, strata in either order.
     """
-    scale = 1.0 / math.sqrt(1.0 + len(X) * rule.row_curvature)
+    scale = 1.0 / math.sqrt(1.0 + len(X) * rule.row_curvature.per_rating)
     width = len(X) // rule.blocks
     centre = float(rule.domain.position(torch.tensor([MEAN], dtype=torch.float64))) / scale
     low = float(rule.domain.position(torch.tensor([0.02], dtype=torch.float64))) / scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,14 @@ from torch import Tensor
 from bnmf.blocks import RatingBlock
 from bnmf.domains import Domain, Mirror
 from bnmf.gradients import likelihood_gradients
-from bnmf.models import PoissonNMF
+from bnmf.models import Curvature, PoissonNMF, Side
 from bnmf.pool import LocalPool
 from bnmf.random import Key, Noise
 from bnmf.samplers import State
 from bnmf.samplers.sghmc import SGHMC
 from bnmf.samplers.sgld import SGLD
-from bnmf.sweep import FactorBlock, Rule, row_scales, update_block
+from bnmf.sweep import FactorBlock, Rule
+from bnmf.sweep import update_block as update_block_and_misfit
 from bnmf.training import Job, run
 from tests.bnmf.small import (
     FAMILY,
@@ -145,6 +147,8 @@ def test_statistics_are_sums_over_each_block(blocks: int) -> None:
             assert b.square_slope == pytest.approx(
                 len(group) * slope.square().mean().item(), rel=1e-5
             )
+            torch.testing.assert_close(b.totals, part.sum(0))
+            torch.testing.assert_close(b.squares, part.square().sum(0), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("most", [1000, 7, 1])
@@ -196,7 +200,7 @@ def test_restoring_a_snapshot_is_exact(sampler: SGLD | None) -> None:
     with pool_of(2) as pool:
         pool.restore(job.rule, copied(saved))
         assert same_snapshots(pool.snapshot(), saved)
-        assert pool.statistics() == statistics
+        torch.testing.assert_close(pool.statistics(), statistics, rtol=0, atol=0)
         assert all(map(torch.equal, pool.factors(), factors))
 
 
@@ -217,6 +221,11 @@ def blocks_of(rule: Rule) -> tuple[FactorBlock, FactorBlock, RatingBlock]:
     return block(6), block(5), ratings
 
 
+def update_block(*visit: Any, **more: Any) -> tuple[FactorBlock, FactorBlock]:
+    row, col, _ = update_block_and_misfit(*visit, **more)
+    return row, col
+
+
 def clone(block: FactorBlock) -> FactorBlock:
     state = State(*(None if t is None else t.clone() for t in block.state))
     return FactorBlock(state, block.counts.clone())
@@ -224,7 +233,9 @@ def clone(block: FactorBlock) -> FactorBlock:
 
 def cold(**changes: object) -> Rule:
     rule = job_of(3, SGLD(), step_size=0.01, temperature=0.0).rule
-    return replace(rule, row_curvature=0.3, col_curvature=0.8, **changes)
+    return replace(
+        rule, row_curvature=Curvature(1.0, 0.3), col_curvature=Curvature(1.0, 0.8), **changes
+    )
 
 
 def test_a_cold_visit_is_one_step_down_the_scaled_gradient() -> None:
@@ -313,7 +324,7 @@ def test_rows_and_columns_have_noise_of_their_own() -> None:
     rng = np.random.default_rng(1)
     empty = RatingBlock.from_arrays(np.array([], int), np.array([], int), np.array([]), (6, 6))
     start = FactorBlock(State(torch.from_numpy(rng.normal(size=(6, RANK)))), torch.ones(6, 1))
-    same = replace(rule, row_curvature=0.0, col_curvature=0.0,
+    same = replace(rule, row_curvature=Curvature(1.0, 0.0), col_curvature=Curvature(1.0, 0.0),
                    model=PoissonNMF(RANK, 1.0, 1.0, 1.0))  # fmt: skip
     row, col = update_block(clone(start), clone(start), empty, Key(SEED), same)
     assert not torch.isclose(row.state.position, col.state.position).any()
@@ -322,8 +333,11 @@ def test_rows_and_columns_have_noise_of_their_own() -> None:
 
 def test_row_scales() -> None:
     counts = torch.tensor([[0.0], [3.0], [99.0]])
-    torch.testing.assert_close(row_scales(counts, 1.0), torch.tensor([[1.0], [0.5], [0.1]]))
-    assert row_scales(counts, 0.0).tolist() == [[1.0]] * 3
+    model = PoissonNMF(3, 1.0, 1.0, 1.0)
+    for side in Side:
+        scales = model.scales(counts, Curvature(1.0, 1.0), side)
+        torch.testing.assert_close(scales, torch.tensor([[1.0], [0.5], [0.1]]))
+        assert model.scales(counts, Curvature(1.0, 0.0), side).tolist() == [[1.0]] * 3
     assert counts.tolist() == [[0.0], [3.0], [99.0]]
 
 

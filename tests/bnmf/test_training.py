@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from tests.bnmf.small import (
     job_of,
     pool_of,
     same_draws,
+    same_progress,
     same_snapshots,
 )
 
@@ -60,7 +62,7 @@ def test_stopping_after_any_sweep_and_going_on_changes_no_bit(
         assert same_draws(memory, whole)
         assert memory.lines == whole.lines
         (last, end), (whole_last, whole_end) = memory.checkpoints[-1], whole.checkpoints[-1]
-        assert last == whole_last
+        assert same_progress(last, whole_last)
         assert same_snapshots(end, whole_end)  # running averages among them
 
 
@@ -146,13 +148,17 @@ def test_curvatures_are_measured_then_frozen(blocks: int, name: str) -> None:
             break
         (w_square, w_slope), (h_square, h_slope) = pieces("row", snapshot), pieces("col", snapshot)
         per_rate = 2.0 / MEAN_RATING
-        assert progress.row_curvature == pytest.approx(per_rate * h_square * w_slope, rel=1e-4)
-        assert progress.col_curvature == pytest.approx(per_rate * w_square * h_slope, rel=1e-4)
+        assert progress.row_curvature.per_rating == pytest.approx(
+            per_rate * h_square * w_slope, rel=1e-4
+        )
+        assert progress.col_curvature.per_rating == pytest.approx(
+            per_rate * w_square * h_slope, rel=1e-4
+        )
 
 
 def test_without_row_scaling_no_curvature() -> None:
     memory = finished(job_of(row_scaling=False, step_size=0.01), every=True)
-    assert all(p.row_curvature == p.col_curvature == 0.0 for p, _ in memory.checkpoints)
+    assert all(p.row_curvature == p.col_curvature == (1.0, 0.0) for p, _ in memory.checkpoints)
 
 
 @pytest.mark.parametrize(
@@ -236,19 +242,19 @@ def test_draws_weigh_by_their_step_or_alike(step_weighted: bool) -> None:
 def test_visits_use_the_curvatures_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the sweep before, and the schedule's step."""
     job = job_of(2)
-    used: list[tuple[float, float, float]] = []
+    used: list[tuple[Any, Any, float]] = []
     memory = Memory(every=True)
     with pool_of(2) as pool:
         sweep = pool.sweep
 
-        def spy(rule: Rule, key: Key, order: Sequence[int]) -> None:
+        def spy(rule: Rule, key: Key, order: Sequence[int]) -> float:
             used.append((rule.row_curvature, rule.col_curvature, rule.step_size))
-            sweep(rule, key, order)
+            return sweep(rule, key, order)
 
         monkeypatch.setattr(pool, "sweep", spy)
         run(pool, job, memory)
     kept = [(p.row_curvature, p.col_curvature) for p, _ in memory.checkpoints]
     assert [both[:2] for both in used[1:]] == kept[:-1]
-    assert all(row > 0 and col > 0 for row, col, _ in used)
+    assert all(row.per_rating > 0 and col.per_rating > 0 for row, col, _ in used)
     steps = [job.rule.step_size * job.schedule.factor(t) for t in range(job.sweeps)]
     assert [step for *_, step in used] == steps

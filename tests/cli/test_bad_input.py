@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,9 +52,15 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--monomial", "2"), ("--monomial", "sgmgt")),
         (("--sampler", "sgmgt", "--monomial", "3"), ("--monomial", "3")),
         (("--noise-estimate", "1"), ("--noise-estimate", "sghmc")),
-        (("--domain", "mirror", "--transform", "exp"), ("--transform exp", "mirror")),
+        (("--domain", "mirror", "--transform", "exp"), ("--transform", "mirror", "corv")),
         (("--resample-every", "0"), ("--resample-every",)),
         (("--model", "svd"), ("--model",)),
+        (
+            ("--model", "gaussian-mf", "--transform", "softplus"),
+            ("--transform softplus", "identity"),
+        ),
+        (("--model", "gaussian-mf", "--domain", "mirror"), ("--domain mirror", "gaussian-mf")),
+        (("--model", "gaussian-mf", "--counts-per-unit", "2"), ("--counts-per-unit", "poisson")),
         (("--preset", "fast"), ("--preset fast", "corv-paper")),
         (("--split", "0.8:0.2"), ("--split",)),
         (("--split", "0.8:0.1:0.2"), ("--split", "1")),
@@ -179,7 +186,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     run = Run(trained(bnmf, ratings_csv, tmp_path / "run"))
     progress, snapshot = run.load_checkpoint() or pytest.fail("no checkpoint")
-    newer = type(progress)(progress.sweep + 1, progress.row_curvature, progress.col_curvature)
+    newer = replace(progress, sweep=progress.sweep + 1)
     run.save_checkpoint(newer, snapshot)
     assert (run.load_checkpoint() or pytest.fail())[0] == newer
     folder = run.path / "checkpoints" / "sweep-000013"

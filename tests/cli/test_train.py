@@ -176,6 +176,8 @@ def test_an_ingested_folder_keeps_its_own_duplicates(
         ("--sampler", "sgld"),
         ("--sampler", "sgld", "--domain", "mirror"),
         ("--sampler", "sgld", "--temperature", "0"),
+        ("--model", "gaussian-mf"),
+        ("--model", "gaussian-mf", "--sampler", "sgld", "--batch-size", "100"),
         ("--sampler", "sgrld"),
         ("--sampler", "sgrld", "--domain", "mirror"),
         ("--sampler", "sghmc", "--friction", "0.3", "--noise-estimate", "0.5"),
