@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bnmf.experiments import thermostats
 from bnmf.experiments.base import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {
+    **{one.name: one for one in thermostats.EXPERIMENTS},
+}
