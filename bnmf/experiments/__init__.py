@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bnmf.experiments import bounded, thermostats
 from bnmf.experiments.base import Experiment
-from bnmf.experiments.bounded import BOUNDED
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in BOUNDED}
+EXPERIMENTS: dict[str, Experiment] = {
+    one.name: one for room in (bounded, thermostats) for one in room.EXPERIMENTS
+}

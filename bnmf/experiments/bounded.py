@@ -602,7 +602,7 @@ def _draw_target(at: Axes, curves: Sequence[Curve], steps: Sequence[float]) -> N
     at.legend(fontsize="x-small", loc="lower right")
 
 
-BOUNDED = (
+EXPERIMENTS = (
     Experiment(
         "bounded-1d",
         "Yokoi et al., figure 1",
