@@ -45,6 +45,7 @@ OPTIONS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "noise_estimate": (0.0, "sampler", ("sghmc", "sgrhmc")),
     "monomial": (1, "sampler", ("sgmgt", "sgmgt-d")),
     "integrator": ("aboba", "sampler", ("sgmgt", "sgmgt-d")),
+    "diffusion": (0.1, "sampler", ("sgmgt-d",)),
     "resample_every": (None, "sampler", MOMENTA),
     "transform": (..., "domain", ("corv", "ito")),
     "counts_per_unit": (4.0, "model", ("poisson-nmf",)),
@@ -102,6 +103,7 @@ class TrainConfig(BaseModel):
     noise_estimate: float | None = Field(None, ge=0, allow_inf_nan=False)
     monomial: Literal[1, 2] | None = None
     integrator: Literal["aboba", "euler"] | None = None
+    diffusion: float | None = Field(None, ge=0, allow_inf_nan=False)
     resample_every: int | None = Field(None, ge=1)
     row_scaling: bool = True
 
@@ -120,8 +122,8 @@ class TrainConfig(BaseModel):
         Schedule.parse(self.schedule)
         if self.domain == "ito" and self.sampler != "sgld":
             raise ValueError(
-                f"--domain ito is for --sampler sgld: the Itô formula transforms Langevin "
-                f"dynamics and nothing with momenta; run {self.sampler} with --domain corv"
+                f"--domain ito is for --sampler sgld: the Itô formula transforms plain Langevin "
+                f"dynamics; run {self.sampler} with --domain corv"
             )
         if self.domain == "mirror" and self.model == "gaussian-mf":
             raise ValueError("--domain mirror needs bounded factors: gaussian-mf's are real")
@@ -135,6 +137,12 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"--burn-in {self.burn_in} leaves none of the {self.sweeps} sweeps: "
                 "lower it or raise --sweeps"
+            )
+        burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
+        if self.thin is not None and self.thin > self.sweeps - burn_in:
+            raise ValueError(
+                f"--thin {self.thin} keeps none of the {self.sweeps - burn_in} sweeps after "
+                "burn-in: lower it or raise --sweeps"
             )
         return self
 

@@ -113,6 +113,11 @@ class Mirror:
 
     support: Support = POSITIVE
 
+    def __post_init__(self) -> None:
+        low, high = self.support
+        if not -math.inf < low < high:
+            raise ValueError(f"({low:g}, {high:g}) is nothing to reflect in: low < high is needed")
+
     def factor(self, position: Tensor) -> Tensor:
         """theta."""
         return position

@@ -38,7 +38,7 @@ def domain_of(config: TrainConfig) -> Domain:
     try:
         transform = transform_onto(config.transform, support)
     except ValueError as error:
-        raise InputError(f"--transform {config.transform} with {config.model}: {error}") from error
+        raise InputError(f"--transform {config.transform}: {error}") from error
     return Ito(transform) if config.domain == "ito" else CoRV(transform)
 
 
@@ -72,6 +72,6 @@ def _sampler(config: TrainConfig, domain: Domain) -> Sampler:
             return SGRHMC(domain.metric, friction, noise)
         case "sgmgt" | "sgmgt-d":
             assert config.monomial is not None and config.integrator is not None
-            extra = 0.1 if config.sampler == "sgmgt-d" else 0.0
+            extra = config.diffusion or 0.0
             kinetics = MonomialGamma(config.monomial)
             return SGMGT(friction, kinetics, extra, extra, integrator=config.integrator)

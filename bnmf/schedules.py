@@ -26,6 +26,8 @@ class Schedule:
         if self.gamma == 0.0:
             return
         if not 0.5 < self.gamma <= 1.0:
+            if self.gamma != self.gamma:
+                raise ValueError("a polynomial's GAMMA is a number")
             fails = "sum eps_t^2 < inf" if self.gamma <= 0.5 else "sum eps_t = inf"
             raise ValueError(
                 f"a polynomial's GAMMA of {self.gamma:g} is not in (1/2, 1]: {fails} fails"

@@ -41,6 +41,7 @@ class Transform(Protocol):
         """(f'(phi), f''(phi)/f'(phi)), elementwise, each of phi's shape."""
 
 
+@dataclass(frozen=True)
 class Exp:
     """theta = e^phi. Not Lipschitz: the papers' theorems do not cover it (Yokoi et al., footnote 1)."""
 
@@ -60,6 +61,7 @@ class Exp:
         return self.forward(phi), torch.ones_like(phi)
 
 
+@dataclass(frozen=True)
 class Softplus:
     """theta = log(1 + e^phi)."""
 
@@ -80,6 +82,7 @@ class Softplus:
         return slope, 1.0 - slope
 
 
+@dataclass(frozen=True)
 class Icll:
     """Integrated complementary log-log: theta = phi + E1(e^phi) + gamma, so f' = 1 - exp(-e^phi).
 
@@ -154,6 +157,10 @@ class _Interval:
 
     low: float = 0.0
     high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(f"({self.low:g}, {self.high:g}) is no interval with two finite ends")
 
     @property
     def support(self) -> Support:
@@ -251,12 +258,14 @@ def transform_onto(name: str, support: Support) -> Transform:
         fitting = {"identity": Identity()}
     elif support == POSITIVE:
         fitting = HALF_LINE
+    elif math.inf in support or -math.inf in support:
+        raise ValueError(f"no transform maps onto {support}: shift the factors to (0, inf)")
     else:
         fitting = {known: kind(*support) for known, kind in INTERVALS.items()}
     if name not in fitting:
         low, high = support
         raise ValueError(
-            f"transform {name} does not map onto the factors' support ({low:g}, {high:g}): "
+            f"{name} does not map onto the factors' support ({low:g}, {high:g}): "
             f"choose {' or '.join(fitting)}"
         )
     return fitting[name]

@@ -82,6 +82,10 @@ def train(
     integrator: Annotated[
         str | None, option("Of sgmgt: aboba (default, symmetric splitting) or euler.")
     ] = None,
+    diffusion: Annotated[
+        float | None,
+        option("Diffusion that sgmgt-d adds to positions and thermostats; 0.1 by default."),
+    ] = None,
     resample_every: Annotated[
         int | None, option("Sweeps between fresh draws of momenta; never by default.")
     ] = None,

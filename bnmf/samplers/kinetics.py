@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -82,25 +84,93 @@ class MonomialGamma:
         return velocity, bend
 
     def sample(self, like: Tensor, temperature: float, noise: Noise) -> Tensor:
-        """By rejection from |p| = (m tau x)^a, x from Gamma(a): the law without softening.
+        """Exact, by rejection: the density of g, g^(a-1) exp(-K / tau), is log-concave.
 
-        K - g falls from its value at 0 to its limit, so exp((limit - (K - g)) / tau) is a
-        probability, at least exp(-2.4 / (c tau)).
+        Its envelope is flat at the mode and has the tangents at the two places where the log
+        density is 1 lower (Devroye 1986, section 7.2): more than half of the trials are taken at
+        any temperature.
         """
         if temperature == 0.0:
             return torch.zeros_like(like)
-        limit = 0.0 if self.power == 1 else -(2.0 * math.log(2.0) + 1.0) / self.softening
-        drawn = torch.empty_like(like)
+        tip = _Envelope.of(self, temperature)
+        double = torch.empty_like(like, dtype=torch.float64)
+        drawn = double.clone()
         wanted = torch.ones_like(like, dtype=torch.bool)
         while bool(wanted.any()):
-            x = noise.exponential(like)
-            if self.power == 2:
-                x = x + noise.exponential(like)
-            g = temperature * x
-            p = (self.mass * g) ** self.power
-            chance = torch.exp((limit - (self.energy(p) - g)) / temperature)
-            taken = wanted & (noise.uniform(like) < chance)
-            sign = torch.where(noise.uniform(like) < 0.5, -1.0, 1.0)
-            drawn = torch.where(taken, sign * p, drawn)
+            g, height = tip.draw(double, noise)
+            chance = torch.exp(self._log_density(g, temperature) - height)
+            taken = wanted & ~(noise.uniform(double) >= chance)
+            sign = torch.where(noise.uniform(double) < 0.5, -1.0, 1.0)
+            drawn = torch.where(taken, sign * (self.mass * g) ** self.power, drawn)
             wanted = wanted & ~taken
-        return drawn
+        return drawn.to(like.dtype)
+
+    def _log_density(self, g: Tensor, temperature: float) -> Tensor:
+        """Of g, up to a constant."""
+        energy = self.energy((self.mass * g) ** self.power)
+        return (self.power - 1) * g.log() - energy / temperature
+
+    def log_density_and_slope(self, g: float, temperature: float) -> tuple[float, float]:
+        """Of g > 0, and its derivative; d K / d g = psi^(2a - 1)."""
+        density = self._log_density(torch.tensor(g, dtype=torch.float64), temperature)
+        pull = math.tanh(self.softening * g / 2) ** (2 * self.power - 1) / temperature
+        return float(density), (self.power - 1) / g - pull
+
+
+@dataclass(frozen=True)
+class _Envelope:
+    """exp of min(top, top + (g - left) rise, top - (g - right) fall) on g > 0."""
+
+    top: float
+    left: float
+    right: float
+    rise: float  # 0 where the mode is at 0
+    fall: float
+
+    @staticmethod
+    @cache
+    def of(kinetics: MonomialGamma, temperature: float) -> _Envelope:
+        """That of a kinetic energy's g."""
+
+        def log_density(g: float) -> float:
+            return kinetics.log_density_and_slope(g, temperature)[0]
+
+        def slope(g: float) -> float:
+            return kinetics.log_density_and_slope(g, temperature)[1]
+
+        far = 1.0
+        while slope(far) >= 0.0 or log_density(far) > log_density(far / 2) - 2.0:
+            far *= 2.0
+        mode = far * 2.0**-200 if kinetics.power == 1 else _bisect(slope, far * 2.0**-200, far)
+        top = log_density(mode)
+        right = _bisect(lambda g: log_density(g) - (top - 1.0), mode, far)
+        fall = -slope(right)
+        right -= (top - log_density(right)) / fall
+        if kinetics.power == 1:
+            return _Envelope(top, 0.0, right, 0.0, fall)
+        left = _bisect(lambda g: (top - 1.0) - log_density(g), far * 2.0**-200, mode)
+        rise = slope(left)
+        return _Envelope(top, left + (top - log_density(left)) / rise, right, rise, fall)
+
+    def draw(self, like: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """g in the shape of ``like``, and the envelope's logarithm there."""
+        below = -math.expm1(-self.rise * self.left) / self.rise if self.rise else 0.0
+        flat, above = self.right - self.left, 1.0 / self.fall
+        u = noise.uniform(like) * (below + flat + above)
+        tail = self.right + noise.exponential(like) / self.fall
+        g = torch.where(u < below + flat, self.left + (u - below), tail)
+        height = torch.where(u < below + flat, self.top, self.top - self.fall * (tail - self.right))
+        if self.rise:
+            # u < below is uniform there: invert the exponential's distribution function
+            part = torch.log1p(-self.rise * u.clamp_max(below)) / self.rise
+            g = torch.where(u < below, self.left + part, g)
+            height = torch.where(u < below, self.top + self.rise * part, height)
+        return g.clamp_min(torch.finfo(like.dtype).tiny), height
+
+
+def _bisect(of: Callable[[float], float], low: float, high: float) -> float:
+    """Where a decreasing function crosses 0."""
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if of(middle) > 0.0 else (low, middle)
+    return low

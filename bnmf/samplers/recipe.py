@@ -50,19 +50,38 @@ class Recipe:
         """One step of n chains z (n, d); ``gradient`` is that of H, (n, d) -> (n, d).
 
         Raises:
-            ValueError: h B > 2 tau D somewhere: the noise estimate leaves none to inject.
+            ValueError: D is not positive semidefinite or Q not skew-symmetric at a z; the groups
+                are not a partition of the coordinates, or D couples two of them; h B > 2 tau D.
         """
-        for group in self.groups or (tuple(range(z.shape[1])),):
+        groups = self.groups or (tuple(range(z.shape[1])),)
+        self._check(z, groups)
+        for group in groups:
             at = list(group)
             drift = self.drift(z, gradient(z), temperature)[:, at]
             covariance = 2.0 * temperature * torch.func.vmap(self.diffusion)(z)
+            root = _root(step_size * covariance[:, at][:, :, at], "D is not positive semidefinite")
             if self.noise_estimate is not None:
                 covariance = covariance - step_size * torch.func.vmap(self.noise_estimate)(z)
-            root = _root(step_size * covariance[:, at][:, :, at])
+                root = _root(
+                    step_size * covariance[:, at][:, :, at],
+                    "the noise estimate exceeds the noise to inject: lower the step size",
+                )
             shock = torch.einsum("nij,nj->ni", root, noise.normal(drift))
             z = z.clone()
             z[:, at] += step_size * drift + shock
         return z
+
+    def _check(self, z: Tensor, groups: tuple[tuple[int, ...], ...]) -> None:
+        if sorted(i for group in groups for i in group) != list(range(z.shape[1])):
+            raise ValueError(f"groups {groups} must hold each of {z.shape[1]} coordinates once")
+        q = torch.func.vmap(self.curl)(z)
+        if not torch.allclose(q, -q.mT):
+            raise ValueError("Q is not skew-symmetric")
+        within = torch.zeros(z.shape[1], z.shape[1], dtype=torch.bool)
+        for group in groups:
+            within[torch.tensor(group)[:, None], torch.tensor(group)] = True
+        if bool((torch.func.vmap(self.diffusion)(z)[:, ~within] != 0).any()):
+            raise ValueError("D couples coordinates of two groups: put them into one")
 
 
 def from_recipe(
@@ -85,10 +104,14 @@ def from_recipe(
     return Recipe(diffusion, curl, chosen, noise_estimate)
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """The symmetric square roots of (n, d, d)."""
+def _root(covariance: Tensor, problem: str) -> Tensor:
+    """The symmetric square roots of (n, d, d).
+
+    Raises:
+        ValueError: one has none; says ``problem``.
+    """
     values, vectors = torch.linalg.eigh(covariance)
     least = 1e-12 * values.abs().amax(-1, keepdim=True)
     if bool((values < -least).any()):
-        raise ValueError("the noise estimate exceeds the noise to inject: lower the step size")
+        raise ValueError(problem)
     return torch.einsum("nij,nj,nkj->nik", vectors, values.clamp_min(0.0).sqrt(), vectors)

@@ -27,8 +27,14 @@ class NaiveSlice:
     doublings: int = 10
 
     def step(self, position: Tensor, potential: Callable[[Tensor], Tensor], noise: Noise) -> Tensor:
-        """New positions (n,) of n chains; ``potential`` (n,) -> (n,) is of this step's minibatch."""
+        """New positions (n,) of n chains; ``potential`` (n,) -> (n,) is of this step's minibatch.
+
+        Raises:
+            ValueError: the potential of a position is not finite.
+        """
         level = potential(position) + noise.exponential(position)  # -log u
+        if not bool(level.isfinite().all()):
+            raise ValueError("the potential is not finite where a chain is: start elsewhere")
         low = position - self.width * noise.uniform(position)
         high = low + self.width
         for _ in range(self.doublings):
@@ -43,7 +49,7 @@ class NaiveSlice:
         found = position
         while bool(wanted.any()):
             trial = low + (high - low) * noise.uniform(position)
-            inside = potential(trial) < level
+            inside = potential(trial) <= level  # equal where digits are lost
             found = torch.where(wanted & inside, trial, found)
             wanted = wanted & ~inside
             below = trial < position

@@ -204,5 +204,23 @@ def test_a_noise_estimate_that_is_too_large_is_refused() -> None:
         recipe.step(torch.zeros(2, 2, dtype=torch.float64), gradient, 0.1, 1.0, Noise(noise(146)))
 
 
+@pytest.mark.parametrize(
+    ("diffusion", "curl", "groups", "words"),
+    [
+        (lambda z: -eye(z), lambda z: zeros(z, 2), None, "D is not positive"),
+        (eye, lambda z: 0.9 * eye(z).flip(0), None, "skew"),
+        (lambda z: eye(z) + 0.5 * eye(z).flip(0), lambda z: zeros(z, 2), ((0,), (1,)), "couples"),
+        (eye, lambda z: zeros(z, 2), ((0,),), "each of 2 coordinates once"),
+        (eye, lambda z: zeros(z, 2), ((0, 1), (1,)), "each of 2 coordinates once"),
+    ],
+)
+def test_what_samples_another_law_is_refused(
+    diffusion: Energy, curl: Energy, groups: tuple[tuple[int, ...], ...] | None, words: str
+) -> None:
+    z = torch.zeros(3, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=words):
+        from_recipe(diffusion, curl, groups).step(z, gradient, 0.1, 1.0, Noise(noise(147)))
+
+
 def test_state_is_what_the_recipe_moves() -> None:
     assert State._fields == ("position", "momentum", "thermostat")  # the order of z above

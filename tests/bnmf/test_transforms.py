@@ -178,3 +178,18 @@ def test_a_transform_knows_its_support(support: tuple[float, float], fitting: st
         else:
             with pytest.raises(ValueError, match=f"{name} .*choose {fitting.split()[0]}"):
                 transform_onto(name, support)
+
+
+@pytest.mark.parametrize("ends", [(1.0, 0.0), (0.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
+def test_what_is_no_interval_is_refused(ends: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="interval"):
+        Sigmoid(*ends)
+    if ends[1] != float("inf"):
+        with pytest.raises(ValueError, match="reflect"):
+            Mirror(ends)
+
+
+@pytest.mark.parametrize("support", [(5.0, float("inf")), (float("-inf"), 0.0)])
+def test_other_half_lines_are_refused(support: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="shift"):
+        transform_onto("sigmoid", support)

@@ -50,6 +50,8 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--sampler", "sghmc", "--noise-estimate", "99"), ("--noise-estimate 99", "--friction")),
         (("--sampler", "sgld", "--friction", "1"), ("--friction", "sghmc", "sgld")),
         (("--monomial", "2"), ("--monomial", "sgmgt")),
+        (("--diffusion", "1"), ("--diffusion", "sgmgt-d")),
+        (("--sweeps", "8", "--burn-in", "2", "--thin", "7"), ("--thin 7", "6 sweeps")),
         (("--sampler", "sgmgt", "--monomial", "3"), ("--monomial", "3")),
         (("--noise-estimate", "1"), ("--noise-estimate", "sghmc")),
         (("--domain", "mirror", "--transform", "exp"), ("--transform", "mirror", "corv")),
