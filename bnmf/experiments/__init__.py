@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bnmf.experiments import monomial
 from bnmf.experiments.base import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS |= {one.name: one for one in monomial.MONOMIAL}
