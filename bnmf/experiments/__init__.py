@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from bnmf.experiments import bounded, regression, thermostats
+from bnmf.experiments import bounded, monomial, recipes, regression, thermostats
 from bnmf.experiments.base import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for room in (bounded, thermostats, regression) for one in room.EXPERIMENTS
+    one.name: one
+    for room in (bounded, thermostats, monomial, recipes, regression)
+    for one in room.EXPERIMENTS
 }
