@@ -281,7 +281,8 @@ def crossings(theta: Vector) -> float:
 def double_well(quick: bool, seed: int) -> Result:
     """SGNHT against three fixed frictions, driven by the noise of the gradient alone.
 
-    Chains start from the target, which a wrong sampler leaves: a crossing takes a time of 200.
+    Chains start from the target, which a wrong sampler leaves: where the temperature is right, a
+    well is left about once in a time of 200.
     """
     chains, end, burn_in = (200, 60.0, 20.0) if quick else (500, 600.0, 100.0)
     frictions = (0.1, 1.0, 10.0)
@@ -366,13 +367,13 @@ def double_well(quick: bool, seed: int) -> Result:
         for name, density in densities.items():
             axes.plot(bins.centres, density, marker=".", ms=4, lw=1, label=name)
         axes.stairs(bins.exact, bins.edges, color="black", lw=1.5, label="exact")
-        axes.set(xlabel="θ", ylabel="density", ylim=(0, 1.7 * peak))
+        axes.set(xlabel="θ", ylabel="density", ylim=(0, None))
         axes.set_title("SGNHT and friction 1 = B sample the double well", fontsize=10)
         axes.legend(fontsize=8, loc="upper right")
         for name, mean in warmth.items():
             above.plot(times, mean, label=name)
         above.axhline(0.5, color="black", ls="--", lw=1)
-        above.set(xscale="log", yscale="log", ylabel="mean of p²/2 so far")
+        above.set(xscale="log", yscale="log", xlabel="time t h", ylabel="mean of p²/2 so far")
         above.set_title("SGNHT keeps the kinetic energy at 1/2 ...", fontsize=10)
         below.plot(times, path, lw=0.5, color="C3", label="one chain")
         below.plot(times, pace, color="C4", label="mean so far, all chains")
@@ -435,7 +436,7 @@ def runs(
     """
     settings = SETTINGS[:2] if quick else SETTINGS
     for at, (method, (h, a)) in enumerate(product(("SGHMC", "SGNHT"), settings)):
-        chains = 100 if quick else 200 if h == 0.01 else 400
+        chains = 100 if quick else 200 if h == 0.01 else 800
         end, burn_in = (80.0, 50.0) if quick else (300.0, 100.0) if h == 0.01 else (100.0, 30.0)
         sums = data.sums(chains, noise(seed, stream, at, 1).source)
         run = chains_of(
@@ -546,9 +547,12 @@ def gaussian_mean(quick: bool, seed: int) -> Result:
             grid[1, 1].axhline(exact[key][1], color="black", lw=0.8, ls=":")
         grid[1, 0].axhline(0.5, color="black", lw=0.8, ls=":")
         grid[1, 0].set(xscale="log", yscale="log", xlabel="step t", ylabel="mean of p²/2 so far")
+        ticks = (0.3, 0.5, 1, 2, 3)
+        grid[1, 0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        grid[1, 0].set_yticks([], minor=True)
         grid[1, 0].set_title("Kinetic energy: 1/2 is right", fontsize=10)
         grid[1, 1].set(xscale="log", xlabel="step t", ylabel="mean ξ so far")
-        grid[1, 1].set_title("The thermostat takes up the noise (dotted: A + hV/2)", fontsize=10)
+        grid[1, 1].set_title("The thermostat takes up the noise (dotted: expected)", fontsize=10)
         grid[0, 1].legend(fontsize=7)
 
     return Result(table, claims, draw)
@@ -625,7 +629,7 @@ def normal_gamma(quick: bool, seed: int) -> Result:
     beaten = [
         key
         for key in theirs[1:]
-        if any(tau[other] < tau[key] and fit[other].below(fit[key]) for other in ours)
+        if any(tau[other] < 0.8 * tau[key] and fit[other].below(fit[key]) for other in ours)
     ]
     claims = [
         Claim(
@@ -645,12 +649,12 @@ def normal_gamma(quick: bool, seed: int) -> Result:
         Claim(
             "large h and small A give lower autocorrelation times",
             _ranking({key: f"{one:.3g}" for key, one in tau.items()}),
-            all(tau[faster] < tau[slower] for slower, faster in _neighbours(tau)),
+            all(tau[faster] < 0.8 * tau[slower] for slower, faster in _neighbours(tau)),
         ),
         Claim(
-            "at similar accuracy SGNHT has the lower autocorrelation time: each setting of SGHMC "
-            "but the fastest is beaten in both by one of SGNHT",
-            f"beaten: {', '.join(map(_at, beaten)) or 'none'} of "
+            "at similar accuracy SGNHT has a much lower autocorrelation time: to each setting of "
+            "SGHMC but the fastest, one of SGNHT is more accurate and faster by a fifth",
+            f"so for {', '.join(map(_at, beaten)) or 'none'} of "
             f"{', '.join(map(_at, theirs[1:]))}. The time is near 2 xi / (h U''), and xi is above "
             "A: SGNHT gains where its thermostat allows a larger h or a smaller A, not where "
             "SGHMC is accurate already",
@@ -678,7 +682,6 @@ def normal_gamma(quick: bool, seed: int) -> Result:
                 axes.plot(one.centres, one.exact, color="black", lw=1.2, ls=":", label="exact")
                 axes.set(xlabel=name, ylabel="density", ylim=(0, 1.3 * one.exact.max()))
                 axes.set_title(f"{method}, {name}", fontsize=10)
-        panels["μ SGNHT"].legend(fontsize=6, loc="upper right")
         axes = panels["trade"]
         for key, of in fit.items():
             marker, colour = "^o"[key[0] == "SGNHT"], _style(key)["color"]
@@ -692,7 +695,10 @@ def normal_gamma(quick: bool, seed: int) -> Result:
         axes.set_title(
             "SGNHT (circles) is the more accurate\nat the same h, A (colour)", fontsize=10
         )
-        axes.legend(fontsize=7)
+        for key in ours:
+            axes.plot([], [], "s", color=_style(key)["color"], label=_at(key))
+        axes.plot([], [], ":", color="black", label="exact density")
+        axes.legend(fontsize=7, loc="lower left")
 
     return Result(table, claims, draw)
 
