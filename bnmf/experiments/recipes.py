@@ -2,8 +2,9 @@
 
 Gradients carry noise of variance 4 that no sampler is told of. SGRHMC's metric is the paper's
 D = 1.5 |U + 1/2|^(1/2), from the potential itself. On the target with two peaks U + 1/2 crosses 0
-at four places, where that D is 0 and its derivative infinite; (v^2 + 0.1^2)^(1/4) stands for
-|v|^(1/2) here. Each sampler runs at its own best of some step sizes, chosen on other chains.
+at four places, where that D is 0 and its derivative infinite: in the coordinate y = int D^(-1/2),
+in which momenta have unit mass, the density goes to 0 there like |y|^(1/3), and no chain of finite
+energy gets across. (v^2 + 0.1^2)^(1/4) stands for |v|^(1/2) here. Each sampler runs at its own best of some step sizes, chosen on other chains.
 
 On a Gaussian SGHMC has nothing to gain: SGLD forgets in 1 / eps steps, SGHMC in 2 / (C h), and at
 equal forgetting the gradient's variance V raises SGLD's temperature by eps V / 2 and SGHMC's by
