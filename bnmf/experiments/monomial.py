@@ -91,7 +91,7 @@ PRINTED = Potential(
     lambda theta: exponent(theta).exp(),
     lambda theta: exponent(theta).exp() * exponent_slope(theta),
 )
-GRADIENT_NOISE = 5.0  # its standard deviation, about that of U' itself under exp(-E)
+GRADIENT_NOISE = 5.0  # its standard deviation; U' itself has 9.8 under exp(-E)
 RESAMPLE = 100  # steps, as in the appendix
 FRICTION = 1.0  # s_p and A; 0.3 to 3 change little
 
@@ -443,8 +443,10 @@ def _draw_wells(
     right.set_xscale("log")
     right.set_xlabel("step size h")
     right.set_ylabel(f"total variation of a chain of {runs[0].steps:,} steps")
-    right.set_title("Mixing (left) and bias (right) by step", fontsize="medium")
+    right.set_title("Short steps mix slowly, long ones are biased", fontsize="medium")
     right.set_ylim(0.0, 0.8)
+    ticks = [h for h in sorted({r.step_size for r in runs}) if h != 0.06]
+    right.set_xticks(ticks, [f"{h:g}" for h in ticks])
     right.minorticks_off()
     right.legend(fontsize="x-small")
     figure.suptitle("Five wells, U = E: histograms against the truth")
