@@ -101,10 +101,13 @@ def test_the_posteriors_of_the_normal_model() -> None:
     x = Data.draw(SEED).x[:7]
     of_mu, of_gamma = posteriors(x)
 
+    highest = stats.norm.logpdf(x, x.mean(), x.std()).sum()
+
     def joint(gamma: float, mu: float) -> float:
         scale = gamma**-0.5
         each = stats.norm.logpdf(x, mu, scale).sum() + stats.norm.logpdf(mu, 0.0, scale)
-        return math.exp(each + stats.gamma.logpdf(gamma, 1.0))
+        # quad's tolerance is absolute: brought to the order of 1
+        return math.exp(each + stats.gamma.logpdf(gamma, 1.0) - highest)
 
     total = integrate.dblquad(joint, -4, 4, 1e-9, 30)[0]
     at_mu = integrate.quad(joint, 1e-9, 30, args=(0.2,))[0]
