@@ -603,7 +603,7 @@ def batch_time(series: Vector, batch: int) -> float:
 def normal_gamma(quick: bool, seed: int) -> Result:
     """Mean and precision of a normal law: the gradient's noise depends on theta.
 
-    On theta itself, as in the paper: gamma stays far enough from 0, even where it is hottest.
+    On theta itself, as in the paper: where it is hottest, gamma comes down to 0.1 and not to 0.
     """
     data = Data.draw(seed)
     laws = posteriors(data.x)
