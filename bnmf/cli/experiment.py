@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bnmf.experiments import EXPERIMENTS
+from bnmf.experiments.base import one_thread
 from bnmf.experiments.report import write
 from data_pipeline.errors import InputError
 
@@ -32,7 +33,8 @@ def experiment(
     if out.is_file():
         raise InputError(f"--out {out} is a file: name a folder")
     began = time.monotonic()
-    result = EXPERIMENTS[name].run(quick, seed)
+    with one_thread():
+        result = EXPERIMENTS[name].run(quick, seed)
     seconds = time.monotonic() - began
     command = f"bnmf experiment {name}{' --quick' if quick else ''} --seed {seed}"
     paths = write(EXPERIMENTS[name], result, command, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,6 +93,17 @@ def chain(
         state = sampler.step(state, of_position, step_size, scale, temperature, noise)
         domain.confine(state.position, state.momentum)
         yield domain.factor(state.position), state
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tensors of some hundred numbers: more threads of torch only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def autocorrelation_time(series: Vector) -> float:

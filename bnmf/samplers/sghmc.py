@@ -43,7 +43,7 @@ class SGHMC(Sampler):
         assert p is not None
         injected = 2.0 * self.friction * temperature - step_size * self.noise_estimate
         velocity, _ = self.kinetics.slopes(p)
-        shock = noise.normal(p, (step_size * injected) ** 0.5)
+        shock = noise.normal(p, (step_size * max(injected, 0.0)) ** 0.5)
         p = p - step_size * (scale * gradient + self.friction * velocity) + shock
         velocity, _ = self.kinetics.slopes(p)
         return State(position + step_size * scale * velocity, p)

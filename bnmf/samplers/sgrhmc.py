@@ -43,7 +43,7 @@ class SGRHMC(Sampler):
         root = d.sqrt()
         force = temperature * slope / (2.0 * root) - root * gradient
         injected = 2.0 * self.friction * temperature - step_size * self.noise_estimate
-        shock = root * noise.normal(r, (step_size * injected) ** 0.5)
+        shock = root * noise.normal(r, (step_size * max(injected, 0.0)) ** 0.5)
         r = r + step_size * (scale * force - self.friction * d * r) + shock
         return State(position + step_size * scale * root * r, r)
 
