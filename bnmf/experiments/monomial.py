@@ -655,7 +655,13 @@ def _draw_slices(
             label=name,
         )
     right.plot(
-        list(derived), list(derived.values()), "x", color="black", label="naive slice, derived"
+        list(derived),
+        list(derived.values()),
+        "+",
+        color="black",
+        ms=12,
+        zorder=5,
+        label="naive slice, derived",
     )
     right.axhline(1.0, color="black", lw=0.8)
     left.set_xlabel("β")
