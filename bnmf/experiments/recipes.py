@@ -4,7 +4,7 @@ Not printed: gradient noise, step sizes, friction and numbers of steps; ours are
 sampler is shown at each step size of one grid and judged at its own best one, by the divergence
 of a chain's histogram from the truth after a given number of gradients, so that bias and slow
 mixing both count; half of the chains choose the step, the others are reported. SGHMC and
-gSGRHMC have the friction 1 and know the gradient noise's variance.
+gSGRHMC have the friction 1 and know the gradient noise's variance; SGLD has B = 0, as there.
 
 *The metric* D = G^-1 = 1.5 |U + 1/2|^(1/2) is positive where U > -1/2: for theta^2 / 2 and in the
 plane. For theta^4 - 2 theta^2 it is 0 at theta^2 = 1 +- 2^(-1/2). There D' is infinite; in the
