@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,9 @@ def train(
     if out is not None and Path(out).exists() and (Path(out).is_file() or any(Path(out).iterdir())):
         raise InputError(f"--out {out} exists: add --resume to go on with it, or name another")
     wanted = combine(flags, Path(config) if config else None)
-    dataset = _dataset(wanted, progress)
-    chosen = _check(wanted, dataset)
-    folder = Path(out) if out is not None else _next_folder(dataset.manifest.name)
+    dataset = dataset_of(wanted, progress)
+    chosen = resolve(wanted, dataset)
+    folder = Path(out) if out is not None else next_folder("runs", dataset.manifest.name)
     vocabularies = [dataset.path / name for name in ("users.parquet", "items.parquet")]
 
     def begin() -> Run:
@@ -107,7 +107,7 @@ def _resume(
         raise InputError("--config does not go with --resume, which takes the run's own")
     if begun.status == "finished":
         return begun
-    dataset = _dataset(stored, progress)
+    dataset = dataset_of(stored, progress)
     digest = begun.manifest["dataset"]["digest"]
     if dataset.manifest.digest != digest:
         raise InputError(
@@ -121,8 +121,8 @@ def _train(
     config: TrainConfig, dataset: Dataset, listener: Listener | None, begin: Callable[[], Run]
 ) -> Run:
     """Everything is read before ``begin`` writes: bad data leave no run behind."""
-    job = _job(config, dataset)
-    pool = _local_pool(dataset, config.threads or 1)
+    job = job_of(config, dataset)
+    pool = local_pool(dataset, config.threads or 1)
     try:
         return _sample(begin(), config, dataset, listener, job, pool)
     finally:
@@ -148,7 +148,7 @@ def _sample(
         ratings=_ratings_a_sweep(config, dataset),
     )
     try:
-        with _stop_on_signal() as stop:
+        with stop_on_signal() as stop:
             run(pool, job, recorder, checkpoint, stop)
         biases = fit_biases(lambda: _training_ratings(pool, dataset.manifest), _shape(dataset))
         posterior = Posterior.load(begun.path) if pool.held_out else None
@@ -186,7 +186,12 @@ def _evaluate_every(config: TrainConfig, dataset: Dataset) -> int:
     return max(1, math.ceil(held_out / (4 * _ratings_a_sweep(config, dataset))))
 
 
-def _dataset(config: TrainConfig, progress: Callable[..., None] | None) -> Dataset:
+def dataset_of(config: TrainConfig, progress: Callable[..., None] | None) -> Dataset:
+    """The dataset that a configuration asks for, ingested if it is not yet.
+
+    Raises:
+        InputError: the data or a flag of theirs is bad.
+    """
     split = split_from_flags(
         config.split, config.folds, config.fold, config.test_file, config.split_by
     )
@@ -201,8 +206,8 @@ def _dataset(config: TrainConfig, progress: Callable[..., None] | None) -> Datas
     )
 
 
-def _check(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """The resolved configuration.
+def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+    """The configuration with everything filled in that hangs on the data.
 
     Raises:
         InputError: the data do not suit the model.
@@ -256,15 +261,21 @@ def _manifest(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _next_folder(name: str) -> Path:
+def next_folder(parent: str, name: str) -> Path:
+    """The first of ``parent``/``name``-001 and so on that is not there yet.
+
+    Raises:
+        InputError: all are.
+    """
     for number in range(1, 1_000_000):
-        folder = Path("runs") / f"{name}-{number:03d}"
+        folder = Path(parent) / f"{name}-{number:03d}"
         if not folder.exists():
             return folder
-    raise InputError("runs/ is full: name a folder with --out")
+    raise InputError(f"{parent}/ is full: name a folder with --out")
 
 
-def _job(config: TrainConfig, dataset: Dataset) -> Job:
+def job_of(config: TrainConfig, dataset: Dataset) -> Job:
+    """The chain of a resolved configuration."""
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(
@@ -294,7 +305,8 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
     )
 
 
-def _local_pool(dataset: Dataset, threads: int) -> LocalPool:
+def local_pool(dataset: Dataset, threads: int, parts: Sequence[str] = HELD_OUT) -> LocalPool:
+    """The training ratings and the held-out ``parts`` in memory; other parts are not read."""
     about = dataset.manifest
     blocks = range(about.blocks)
     rows, cols = about.row_offsets, about.col_offsets
@@ -324,7 +336,7 @@ def _local_pool(dataset: Dataset, threads: int) -> LocalPool:
                 ]
                 for b in blocks
             ]
-            for part in HELD_OUT
+            for part in parts
             if about.counts[part]
         },
         row_counts=counts(dataset.users().counts, rows),
@@ -383,7 +395,7 @@ def _write_predictions(
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Ctrl-C or SIGTERM asks for a checkpoint; a second one ends the process as usual."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -174,9 +174,9 @@ class TrainConfig(BaseModel):
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}
         )
 
-    def to_toml(self) -> str:
-        """A file that ``--config`` takes: one setting a line."""
-        settings = self.model_dump(exclude_none=True)
+    def to_toml(self, fields: set[str] | None = None) -> str:
+        """A file that ``--config`` takes: one setting a line; all of them, or some ``fields``."""
+        settings = self.model_dump(exclude_none=True, include=fields)
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
 
 

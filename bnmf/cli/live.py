@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from bnmf.run import SweepEvent
+from bnmf.tuning import TrialEvent
 
 
 class LiveLine:
@@ -51,6 +52,16 @@ class LiveLine:
             self._printed = event.seconds
             print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
 
+    def trial(self, event: TrialEvent) -> None:
+        """One trial of a search: on a terminal a line that stays."""
+        if self._terminal:
+            self._bar.console.print(_ended(event), highlight=False, soft_wrap=True)
+            best = f"  best valid RMSE {event.best.rmse:.4f}" if event.best else ""
+            words = f"trial {event.done}/{event.trials}{best}"
+            self._show("trials", words, event.done, event.trials)
+        else:
+            print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
+
     def _show(self, about: str, words: str, done: int | None, total: int | None) -> None:
         if self._task is not None and about != self._about:
             self._bar.remove_task(self._task)  # a bar with a total keeps it
@@ -71,3 +82,11 @@ def _describe(event: SweepEvent) -> str:
         words.append(f"{part} RMSE {draw:.4f}" + (f", mean {mean:.4f}" if mean else ""))
     words.append(f"{event.seconds_left:.0f} s left")
     return "  ".join(words)
+
+
+def _ended(event: TrialEvent) -> str:
+    trial = event.trial
+    rmse = "      " if trial.rmse is None else f"{trial.rmse:.4f}"
+    settings = "  ".join(f"{name} {value:g}" for name, value in trial.settings.items())
+    words = "" if trial.outcome == "finished" else f"  ({trial.outcome} at sweep {trial.sweep})"
+    return f"trial {trial.number:>3}  {rmse}  {settings}{words}"

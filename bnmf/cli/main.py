@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 import bnmf
-from bnmf.cli import data, evaluate, experiment, score, train
+from bnmf.cli import data, evaluate, experiment, score, train, tune
 from bnmf.training import ChainDiverged, Interrupted
 from data_pipeline.errors import InputError
 
@@ -42,6 +42,7 @@ def _options(
 
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("score")(score.score)
 app.command("experiment")(experiment.experiment)
