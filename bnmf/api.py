@@ -45,6 +45,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     config: str | Path | None = None,
+    started: Callable[[Run], None] | None = None,
     listener: Listener | None = None,
     progress: Callable[..., None] | None = None,
     **settings: Any,
@@ -57,6 +58,7 @@ def train(
         out: the run folder; by default a new one under ``runs/``.
         resume: go on with the run in ``out``, whose configuration is taken.
         config: a TOML file of settings, which ``settings`` override.
+        started: called with the run before its first sweep.
         listener: called with a `bnmf.run.SweepEvent` after every sweep.
         progress: called while data are read.
         settings: the fields of `bnmf.config.TrainConfig`.
@@ -72,7 +74,7 @@ def train(
     if resume:
         if out is None:
             raise InputError("--resume needs --out: the folder of the run to go on with")
-        return _resume(Path(out), flags, config, listener, progress)
+        return _resume(Path(out), flags, config, started, listener, progress)
     if out is not None and Path(out).exists() and (Path(out).is_file() or any(Path(out).iterdir())):
         raise InputError(f"--out {out} exists: add --resume to go on with it, or name another")
     wanted = combine(flags, Path(config) if config else None)
@@ -82,15 +84,17 @@ def train(
     vocabularies = [dataset.path / name for name in ("users.parquet", "items.parquet")]
 
     def begin() -> Run:
-        return Run.create(folder, chosen.to_toml(), _manifest(dataset), vocabularies)
+        manifest = {**_manifest(dataset), "preset": chosen.preset_in_force()}
+        return Run.create(folder, chosen.to_toml(), manifest, vocabularies)
 
-    return _train(chosen, dataset, listener, begin)
+    return _train(chosen, dataset, started, listener, begin)
 
 
 def _resume(
     out: Path,
     flags: Mapping[str, Any],
     config: str | Path | None,
+    started: Callable[[Run], None] | None,
     listener: Listener | None,
     progress: Callable[..., None] | None,
 ) -> Run:
@@ -114,17 +118,24 @@ def _resume(
             f"{out} was trained on another dataset (digest {digest[:12]}, {stored.data} now has "
             f"{dataset.manifest.digest[:12]}): restore the data, or train anew"
         )
-    return _train(stored, dataset, listener, lambda: begun)
+    return _train(stored, dataset, started, listener, lambda: begun)
 
 
 def _train(
-    config: TrainConfig, dataset: Dataset, listener: Listener | None, begin: Callable[[], Run]
+    config: TrainConfig,
+    dataset: Dataset,
+    started: Callable[[Run], None] | None,
+    listener: Listener | None,
+    begin: Callable[[], Run],
 ) -> Run:
     """Everything is read before ``begin`` writes: bad data leave no run behind."""
     job = job_of(config, dataset)
     pool = local_pool(dataset, config.threads or 1)
     try:
-        return _sample(begin(), config, dataset, listener, job, pool)
+        begun = begin()
+        if started is not None:
+            started(begun)
+        return _sample(begun, config, dataset, listener, job, pool)
     finally:
         pool.close()
 

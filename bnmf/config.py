@@ -174,6 +174,19 @@ class TrainConfig(BaseModel):
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}
         )
 
+    def preset_in_force(self) -> dict[str, Any] | None:
+        """The preset's name, what it set, and what was chosen over it; None without a preset."""
+        if self.preset is None:
+            return None
+        settings, overridden = {}, {}
+        for name, value in PRESETS[self.preset].items():
+            now = getattr(self, name)
+            if now == value:
+                settings[name] = value
+            else:
+                overridden[name] = {"preset": value, "now": now}
+        return {"name": self.preset, "settings": settings, "overridden": overridden}
+
     def to_toml(self, fields: set[str] | None = None) -> str:
         """A file that ``--config`` takes: one setting a line; all of them, or some ``fields``."""
         settings = self.model_dump(exclude_none=True, include=fields)

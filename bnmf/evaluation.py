@@ -31,13 +31,16 @@ def evaluate(run: Run) -> dict[str, Any]:
 def report_of(run: Run) -> dict[str, Any]:
     """How good the predictions are: a dictionary a part that has ratings, and the baselines.
 
+    With a preset, also what it set (`TrainConfig.preset_in_force`).
+
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
     density and the coverage are of the mixture of the likelihood over the kept draws.
 
     Raises:
         InputError: there are no predictions yet, or a file is damaged.
     """
-    report: dict[str, Any] = {}
+    preset = run.manifest.get("preset")
+    report: dict[str, Any] = {"preset": preset} if preset else {}
     baselines: dict[str, Any] = {}
     posterior = Posterior.load(run.path)
     mean_rating = run.manifest["dataset"]["rating"]["mean"]

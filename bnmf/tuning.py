@@ -72,17 +72,18 @@ class Trial(NamedTuple):
 
 
 class TrialEvent(NamedTuple):
-    """What a listener hears after every trial."""
+    """What a listener hears when a search begins and after every trial."""
 
-    trial: Trial
+    trial: Trial | None  # None when it begins
     done: int
     trials: int
     best: Trial | None
 
     def as_dict(self) -> dict[str, Any]:
         """Flat, for a line of JSON."""
+        trial = self.trial._asdict() if self.trial else {}
         best = self.best.rmse if self.best else None
-        return {**self.trial._asdict(), "done": self.done, "trials": self.trials, "best_rmse": best}
+        return {**trial, "done": self.done, "trials": self.trials, "best_rmse": best}
 
 
 class Tuned(NamedTuple):
@@ -276,7 +277,7 @@ def tune(
         resume: go on with the search in ``out``; of other arguments only ``trials``, ``jobs``
             and ``threads`` may then be given.
         config: a TOML file of settings, which ``settings`` override.
-        listener: called after every trial.
+        listener: called when the search begins and after every trial.
         progress: called while data are read.
         settings: the fields of `bnmf.config.TrainConfig`.
 
@@ -495,6 +496,7 @@ class _Ledger:
         self._study = _study(folder / "journal.log")
         for left in self._study.get_trials(states=(self._states.RUNNING,)):
             self._study.tell(left.number, state=self._states.FAIL)
+        self._tell()
 
     def take(self) -> optuna.Trial | None:
         """The next trial, None when there are enough.
@@ -558,12 +560,15 @@ class _Ledger:
             else:
                 good = ended.rmse is not None and ended.outcome == "finished"
                 self._study.tell(trial, ended.rmse if good else math.inf)
-            done = self.done()
-            best = _best(done)
-            if best is not None:
-                with replace_file(self._folder / "best.toml") as temporary:
-                    temporary.write_text(self._toml(best, done), encoding="utf-8")
-            self._listener(TrialEvent(ended, len(done), self._plan.trials, best))
+            self._tell(ended)
+
+    def _tell(self, ended: Trial | None = None) -> None:
+        done = self.done()
+        best = _best(done)
+        if best is not None:
+            with replace_file(self._folder / "best.toml") as temporary:
+                temporary.write_text(self._toml(best, done), encoding="utf-8")
+        self._listener(TrialEvent(ended, len(done), self._plan.trials, best))
 
     def done(self) -> list[Trial]:
         """The trials that have ended, by number."""

@@ -9,8 +9,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from bnmf.run import SweepEvent
-from bnmf.tuning import TrialEvent
+from bnmf.cli.report import in_words, preset_in_words
+from bnmf.run import Run, SweepEvent
+from bnmf.tuning import Trial, TrialEvent
 
 
 class LiveLine:
@@ -42,6 +43,14 @@ class LiveLine:
         amount = f"{done / 1e6:.1f} M rows" if total is None else f"{done / 1e6:.0f} MB"
         self._show(what, f"{what}: {amount}", done if total else None, total)
 
+    def started(self, run: Run) -> None:
+        """The preset of a run that begins, if it has one."""
+        preset = run.manifest.get("preset")
+        if preset and self._terminal:
+            self._stay(preset_in_words(preset))
+        elif preset:
+            print(json.dumps({"preset": preset}), file=sys.stderr, flush=True)
+
     def sweep(self, event: SweepEvent) -> None:
         """One sweep; off a terminal at most one line a second, and the last."""
         if self._terminal:
@@ -55,12 +64,16 @@ class LiveLine:
     def trial(self, event: TrialEvent) -> None:
         """One trial of a search: on a terminal a line that stays."""
         if self._terminal:
-            self._bar.console.print(_ended(event), highlight=False, soft_wrap=True)
+            if event.trial:
+                self._stay(_ended(event.trial))
             best = f"  best valid RMSE {event.best.rmse:.4f}" if event.best else ""
-            words = f"trial {event.done}/{event.trials}{best}"
+            words = f"{event.done} of {event.trials} trials{best}"
             self._show("trials", words, event.done, event.trials)
-        else:
+        elif event.trial:
             print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
+
+    def _stay(self, words: str) -> None:
+        self._bar.console.print(words, highlight=False, soft_wrap=True)
 
     def _show(self, about: str, words: str, done: int | None, total: int | None) -> None:
         if self._task is not None and about != self._about:
@@ -84,9 +97,7 @@ def _describe(event: SweepEvent) -> str:
     return "  ".join(words)
 
 
-def _ended(event: TrialEvent) -> str:
-    trial = event.trial
-    rmse = "      " if trial.rmse is None else f"{trial.rmse:.4f}"
-    settings = "  ".join(f"{name} {value:g}" for name, value in trial.settings.items())
-    words = "" if trial.outcome == "finished" else f"  ({trial.outcome} at sweep {trial.sweep})"
-    return f"trial {trial.number:>3}  {rmse}  {settings}{words}"
+def _ended(trial: Trial) -> str:
+    rmse = "no RMSE" if trial.rmse is None else f"{trial.rmse:7.4f}"
+    words = "" if trial.outcome == "finished" else f" ({trial.outcome} at sweep {trial.sweep})"
+    return f"trial {trial.number:>3}  {rmse}  {in_words(trial.settings)}{words}"

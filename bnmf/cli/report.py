@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -41,5 +42,26 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
+    if "preset" in report:
+        console.print(preset_in_words(report["preset"]), soft_wrap=True, highlight=False)
     console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)
+
+
+def preset_in_words(preset: Mapping[str, Any]) -> str:
+    """One line of `TrainConfig.preset_in_force`."""
+    words = f"preset {preset['name']}: {in_words(preset['settings']) or 'all overridden'}"
+    changes = (
+        f"{in_words({name: change['now']})} (not {_word(change['preset'])})"
+        for name, change in preset["overridden"].items()
+    )
+    return "; ".join([words, ", ".join(changes)]) if preset["overridden"] else words
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings by their flags' names."""
+    return ", ".join(f"{k.replace('_', '-')} {_word(value)}" for k, value in settings.items())
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -35,6 +35,7 @@ def train(
             out=out,
             resume=resume,
             config=config,
+            started=live.started,
             listener=live.sweep,
             progress=live.reading,
             **settings,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from bnmf import tuning
 from bnmf.cli.live import LiveLine
+from bnmf.cli.report import in_words
 from bnmf.cli.settings import option, takes_settings
 
 
@@ -54,14 +55,15 @@ def tune(
             **settings,
         )
     if as_json:
-        about = {"config": str(tuned.config), "outcomes": tuned.outcomes, "first": tuned.first.rmse}
-        print(json.dumps({"tune": str(tuned.path), **about, **tuned.best._asdict()}))
+        found = {**tuned.best._asdict(), "first_rmse": tuned.first.rmse}
+        about = {"tune": str(tuned.path), "config": str(tuned.config), "outcomes": tuned.outcomes}
+        print(json.dumps({**about, **found}))
         return
     console = Console(highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in tuned.outcomes.items())
     console.print(f"{sum(tuned.outcomes.values())} trials: {counts}")
     for trial, words in ((tuned.first, "where it began"), (tuned.best, "best")):
-        rmse = "no" if trial.rmse is None else f"{trial.rmse:.4f}"
-        values = ", ".join(f"{name} {value:g}" for name, value in trial.settings.items())
-        console.print(f"valid RMSE {rmse}: trial {trial.number}, {words}: {values}")
+        rmse = "none" if trial.rmse is None else f"{trial.rmse:.4f}"
+        about = f"valid RMSE {rmse}, {words} (trial {trial.number})"
+        console.print(f"{about}: {in_words(trial.settings)}")
     console.print(f"train with it: bnmf train --config {tuned.config}")
