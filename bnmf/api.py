@@ -75,8 +75,8 @@ def train(
         if out is None:
             raise InputError("--resume needs --out: the folder of the run to go on with")
         return _resume(Path(out), flags, config, started, listener, progress)
-    if out is not None and Path(out).exists() and (Path(out).is_file() or any(Path(out).iterdir())):
-        raise InputError(f"--out {out} exists: add --resume to go on with it, or name another")
+    if out is not None:
+        must_be_new(Path(out))
     wanted = combine(flags, Path(config) if config else None)
     dataset = dataset_of(wanted, progress)
     chosen = resolve(wanted, dataset)
@@ -270,6 +270,16 @@ def _manifest(dataset: Dataset) -> dict[str, Any]:
             "pyarrow": pa.__version__,
         },
     }
+
+
+def must_be_new(out: Path) -> None:
+    """Refuse a folder that something is in.
+
+    Raises:
+        InputError: it is not empty, or a file.
+    """
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise InputError(f"--out {out} exists: add --resume to go on with it, or name another")
 
 
 def next_folder(parent: str, name: str) -> Path:

@@ -30,7 +30,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from bnmf.api import dataset_of, job_of, local_pool, next_folder, resolve, stop_on_signal
+from bnmf.api import (
+    dataset_of,
+    job_of,
+    local_pool,
+    must_be_new,
+    next_folder,
+    resolve,
+    stop_on_signal,
+)
 from bnmf.config import TrainConfig, combine
 from bnmf.pool import Tensors
 from bnmf.run import read_json, write_json
@@ -295,31 +303,28 @@ def tune(
             raise InputError(f"{flag} {number}: at least 1 is needed")
     if resume:
         folder, plan = _begun(out, trials, {**settings, "config": config, "search": search})
-        given = {**plan.settings, **settings}
-        base = combine(given)
-        dataset = dataset_of(base, progress)
-        if dataset.manifest.digest != plan.digest:
-            raise InputError(
-                f"{folder} was begun on another dataset (digest {plan.digest[:12]}, {base.data} "
-                f"now has {dataset.manifest.digest[:12]}): restore the data, or tune anew"
-            )
-        resolved = resolve(base, dataset)
+        base = combine({**plan.settings, **settings})
     else:
+        if out is not None:
+            must_be_new(Path(out))
         base = combine(settings, Path(config) if config else None)
-        dataset = dataset_of(base, progress)
-        if not dataset.manifest.counts["valid"]:
-            raise InputError(
-                f"--data {base.data} has no validation ratings, by which trials are compared: "
-                "split it by --split TRAIN:VALID:TEST with VALID above 0, such as 0.8:0.1:0.1"
-            )
-        resolved = resolve(base, dataset)
+    dataset = dataset_of(base, progress)
+    resolved = resolve(base, dataset)
+    if not resume:
         plan = _planned(base, resolved, dataset, search or "step-size", trials or 50)
         folder = Path(out) if out is not None else next_folder("tunes", dataset.manifest.name)
+    elif dataset.manifest.digest != plan.digest:
+        raise InputError(
+            f"{folder} was begun on another dataset (digest {plan.digest[:12]}, {base.data} now "
+            f"has {dataset.manifest.digest[:12]}): restore the data, or tune anew"
+        )
     with stop_on_signal() as asked, ExitStack() as stack:
         benches = _benches(dataset, max(1, (resolved.threads or 1) // jobs), jobs, stack)
         if not resume:
             with replace_folder(folder) as new:
                 write_json(new / "tune.json", plan.model_dump())
+        elif trials is not None:
+            write_json(folder / "tune.json", plan.model_dump())
         ledger = _Ledger(folder, plan, resolved, listener or _silent)
         _work(ledger, benches, asked)
     done = ledger.done()
@@ -363,10 +368,7 @@ def _begun(
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise InputError(f"{path} is damaged at {where}: restore it or tune anew") from error
-    if trials is not None and trials != plan.trials:
-        plan = plan.model_copy(update={"trials": trials})
-        write_json(path, plan.model_dump())
-    return Path(out), plan
+    return Path(out), plan if trials is None else plan.model_copy(update={"trials": trials})
 
 
 def _planned(
@@ -375,8 +377,14 @@ def _planned(
     """Ranges from words, checked at both ends.
 
     Raises:
-        InputError: a name is unknown, has no place in this model, or its range is none.
+        InputError: there is nothing to compare trials by; a name is unknown, has no place in this model, or its range is none; or the
+            first trial's settings make no chain.
     """
+    if not dataset.manifest.counts["valid"]:
+        raise InputError(
+            f"--data {base.data} has no validation ratings, by which trials are compared: split "
+            "it by --split TRAIN:VALID:TEST with VALID above 0, such as 0.8:0.1:0.1"
+        )
     settings = base.model_dump(exclude_unset=True, exclude={"threads"})
     settings |= {
         name: getattr(resolved, name) for name in ("data", "test_file") if name in settings
@@ -402,6 +410,7 @@ def _planned(
         if not low < high:
             raise InputError(f"--search {flag}: no range is known for it: give {flag}=LOW:HIGH")
         first[name] = min(max(own or low, low), high)
+    job_of(resolve(combine({**settings, **first}), dataset), dataset)  # it must make a chain
     return Plan(
         settings=settings,
         ranges=ranges,

@@ -64,6 +64,6 @@ def tune(
     console.print(f"{sum(tuned.outcomes.values())} trials: {counts}")
     for trial, words in ((tuned.first, "where it began"), (tuned.best, "best")):
         rmse = "none" if trial.rmse is None else f"{trial.rmse:.4f}"
-        about = f"valid RMSE {rmse}, {words} (trial {trial.number})"
-        console.print(f"{about}: {in_words(trial.settings)}")
+        settings_tried = in_words(trial.settings)
+        console.print(f"valid RMSE {rmse}, {words} (trial {trial.number}): {settings_tried}")
     console.print(f"train with it: bnmf train --config {tuned.config}")

@@ -9,6 +9,7 @@ import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow.csv
@@ -47,7 +48,7 @@ class Curve:
     def __init__(self, *_: object) -> None:
         pass
 
-    def __enter__(self) -> Curve:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -252,7 +253,7 @@ def test_processes_side_by_side_run_the_same_chains(
 
 BAD = [
     (("--search", "stepsize"), ("--search stepsize", "step-size")),
-    (("--search", "rank,rank=3:9"), ("--search rank", "twice")),
+    (("--search", "rank=3:9,rank"), ("--search rank", "twice")),
     (("--search", "rank=9:3"), ("--search rank=9:3", "LOW < HIGH")),
     (("--search", "rank=0:3"), ("--search rank=0:3", "0 < LOW")),
     (("--search", "rank=3"), ("--search rank=3", "LOW:HIGH")),
@@ -266,6 +267,8 @@ BAD = [
     (("--trials", "0"), ("--trials 0", "at least 1")),
     (("--jobs", "0"), ("--jobs 0", "at least 1")),
     (("--rank", "0"), ("--rank",)),
+    (("--transform", "sigmoid"), ("--transform sigmoid", "softplus")),
+    (("--step-size", "5"), ("--step-size 5", "--friction 0.5")),
     (("--resume",), ("no-tune", "tune.json")),
     (("--config", "nowhere.toml"), ("nowhere.toml", "--config")),
 ]
@@ -309,7 +312,7 @@ def test_going_on_takes_the_search_s_own_settings_and_data(
 ) -> None:
     out, flags = tmp_path / "tune", ("--data", ratings_csv, "--trials", "2")
     tune(bnmf, out, *flags)
-    bnmf("tune", "--out", out, *flags).refused(str(out), "exists")
+    bnmf("tune", "--out", out, *flags).refused(str(out), "exists", "--resume")
     bnmf("tune", "--resume").refused("--resume", "--out")
     bnmf("tune", "--out", out, "--resume", "--rank", "4").refused("--rank", "leave it out")
     bnmf("tune", "--out", out, "--resume", "--search", "rank").refused("--search", "leave it out")
