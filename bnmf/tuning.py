@@ -18,9 +18,10 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
@@ -175,7 +176,9 @@ class _Process:
         self._pipe, theirs = spawn.Pipe()
         arguments = (theirs, dataset.path, threads)
         self._process = spawn.Process(target=_serve, args=arguments, daemon=True)
-        # It never hears Ctrl-C: this end says when to stop.
+        # It never hears Ctrl-C: this end says when to stop. The tracker, were it started with the
+        # process, would unblock the signal again.
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self._process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -190,26 +193,32 @@ class _Process:
 
     def wait(self) -> None:
         """Until the ratings are in memory; raises as `Bench`."""
-        self._answer()
+        with _living():
+            problem = self._pipe.recv()
+        if problem is not None:
+            raise problem
 
     def run(self, config: TrainConfig, report: Report) -> float:
         """See `Workplace.run`."""
-        self._pipe.send(config)
-        while isinstance(answer := self._answer(), tuple):
-            self._pipe.send(report(*answer))
-        return float(answer)
-
-    def _answer(self) -> Any:
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            raise ChildProcessError(
-                "a process that ran trials has died (of too little memory?): go on with --resume "
-                "and fewer --jobs"
-            ) from error
+        with _living():
+            self._pipe.send(config)
+            while isinstance(answer := self._pipe.recv(), tuple):
+                self._pipe.send(report(*answer))
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return float(answer)
+
+
+@contextmanager
+def _living() -> Iterator[None]:
+    """Talk through a pipe that must have somebody at its other end."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise ChildProcessError(
+            "a process that ran trials has died (of too little memory?): go on with --resume and "
+            "fewer --jobs"
+        ) from error
 
 
 def _serve(pipe: Connection, dataset: Path, threads: int) -> None:
@@ -462,9 +471,10 @@ def _work(ledger: _Ledger, benches: Sequence[Workplace], asked: Callable[[], boo
         try:
             while not stop() and (trial := ledger.take()) is not None:
                 ledger.run(trial, bench, stop)
-        except BaseException:
+        except BaseException as error:
             failed.set()
-            raise
+            if not (asked() and isinstance(error, ChildProcessError)):  # all were told to end
+                raise
 
     # As in a pool, so that a trial has the bits of a run.
     with ThreadPoolExecutor(len(benches), "trial", torch.set_num_threads, (1,)) as threads:
@@ -552,8 +562,9 @@ class _Ledger:
             outcome = "diverged"
         except InputError:
             outcome = "refused"
-        if outcome == "pruned" and not pruned:
-            self._study.tell(trial, state=self._states.FAIL)
+        if outcome == "pruned" and not pruned:  # it was to stop
+            with self._lock:
+                self._study.tell(trial, state=self._states.FAIL)
             return
         if rmse is None or not math.isfinite(rmse):
             rmse, outcome = None, "refused" if outcome == "refused" else "diverged"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.console import Console
 from bnmf.cli import live
 from bnmf.cli.live import LiveLine
 from bnmf.run import SweepEvent
+from bnmf.tuning import Trial, TrialEvent
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 FORCED = ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "TERM")
@@ -91,6 +93,35 @@ def test_each_thing_has_a_bar_of_its_own(screen: io.StringIO) -> None:
     assert amounts == [(5_200_000, 5_200_000), (0, None), (400, 800)]
     last = frames(screen.getvalue())[-1]
     assert "sweep 400/800" in last and "ml-1m" not in last and "rows" not in last
+
+
+def test_a_line_a_trial_stays(screen: io.StringIO) -> None:
+    good = Trial(7, "finished", 0.90157, 800, 4.2, {"step_size": 0.2452, "rank": 8})
+    bad = Trial(8, "diverged", None, 3, 0.1, {"step_size": 0.39, "rank": 80})
+    worse = Trial(9, "pruned", 0.95, 350, 2.0, {"step_size": 0.05, "rank": 5})
+    last = last_frame(
+        screen,
+        lambda it: it.trial(TrialEvent(None, 6, 25, None)),
+        *(lambda it, at=at, t=t: it.trial(TrialEvent(t, at, 25, good))
+          for at, t in enumerate((good, bad, worse), start=7)),
+    )  # fmt: skip
+    assert last.strip("━╸╺ ") == "9 of 25 trials  best valid RMSE 0.9016"
+    shown = frames(screen.getvalue())
+    for line in (
+        "trial   7   0.9016  step-size 0.2452, rank 8",
+        "trial   8  no RMSE  step-size 0.39, rank 80 (diverged at sweep 3)",
+        "trial   9   0.9500  step-size 0.05, rank 5 (pruned at sweep 350)",
+    ):
+        assert shown.count(line) == 1
+
+
+def test_the_preset_is_said_before_the_first_sweep(screen: io.StringIO) -> None:
+    overridden = {"rank": {"preset": 32, "now": 5}}
+    preset = {"name": "accurate", "settings": {"burn_in": 150}, "overridden": overridden}
+    run = SimpleNamespace(manifest={"preset": preset})
+    last_frame(screen, lambda it: it.started(run), lambda it: it.sweep(event(1, 1.0, {})))
+    shown = frames(screen.getvalue())
+    assert "preset accurate: burn-in 150; rank 5 (not 32)" in shown[:2]
 
 
 @pytest.fixture

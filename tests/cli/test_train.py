@@ -21,6 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 from scipy import special
 
+from bnmf.config import PRESETS
 from bnmf.run import Run
 from tests.conftest import Command
 
@@ -216,6 +217,35 @@ def test_the_papers_preset_and_the_default_prior_rates(
     usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
     mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]
     assert 3 / (usual["prior_rate_w"] * usual["prior_rate_h"]) == pytest.approx(mean)
+
+
+def test_a_run_says_what_its_preset_set_and_what_was_chosen_over_it(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    out, own = tmp_path / "run", ("--rank", "3", "--sweeps", "40", "--burn-in", "5")
+    flags = ("--data", ratings_csv, "--preset", "corv-paper", *own)
+    trained = bnmf("train", *flags, "--out", out, "--json")
+    assert trained.code == 0, trained.err
+    preset = json.loads(trained.out)["preset"]
+    assert preset["name"] == "corv-paper"
+    assert preset["overridden"] == {
+        "rank": {"preset": 20, "now": 3},
+        "sweeps": {"preset": 10_000, "now": 40},
+        "burn_in": {"preset": 1_000, "now": 5},
+    }
+    assert (
+        preset["settings"] | {"rank": 20, "sweeps": 10_000, "burn_in": 1_000}
+        == (PRESETS["corv-paper"])
+    )
+    assert json.loads(trained.err.splitlines()[0]) == {"preset": preset}  # before the first sweep
+    shown = bnmf("evaluate", out).out
+    assert "\npreset corv-paper: model poisson-nmf, sampler sgld" in shown
+    assert "row-scaling false" in shown and "step-size 0.005" in shown
+    assert "; rank 3 (not 20), sweeps 40 (not 10000), burn-in 5 (not 1000)\n" in shown
+
+    again = bnmf("train", "--config", out / "config.toml", "--out", tmp_path / "again", "--json")
+    assert json.loads(again.out)["preset"] == preset
+    assert "preset" not in train(bnmf, ratings_csv, tmp_path / "none")
 
 
 def test_training_on_everything_needs_no_held_out_ratings(

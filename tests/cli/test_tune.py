@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -225,30 +227,38 @@ def test_settings_that_do_not_go_together_are_survived(
 def test_processes_side_by_side_run_the_same_chains(
     bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever process a trial ran in; and one that dies is a line, not the search's end."""
+    """Through a Ctrl-C, which a terminal sends to all of them, and the death of one."""
     out = tmp_path / "tune"
-    flags = ("--data", ratings_csv, *QUICK, "--trials", "6", "--jobs", "2")
+    flags = ("--data", ratings_csv, *QUICK, "--trials", "6")
+    command = [sys.executable, "-m", "bnmf.cli.main", "tune", "--out", out, *flags, "--jobs", "2"]
+    begun = subprocess.Popen(
+        [str(word) for word in command], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert begun.stderr is not None and begun.stderr.readline().startswith("{")
+    os.killpg(begun.pid, signal.SIGINT)
+    *ended, last = begun.communicate()[1].splitlines()
+    assert begun.returncode == 130, ended
+    assert last.startswith("error: stopped after ") and last.endswith("; go on with --resume")
+    assert all(line.startswith("{") for line in ended)
+    assert 1 <= len(trials(out)) < 6
 
-    def kill_the_processes(self: LiveLine, event: TrialEvent) -> None:
-        if event.done == 2:
-            for process in multiprocessing.active_children():
-                process.kill()
+    def kill_a_process(self: LiveLine, event: TrialEvent) -> None:
+        multiprocessing.active_children()[0].kill()
 
     with monkeypatch.context() as patch:
-        patch.setattr(LiveLine, "trial", kill_the_processes)
-        bnmf("tune", "--out", out, *flags).refused("process", "died", "--resume", "--jobs")
-    assert 2 <= len(trials(out)) < 6
-    tune(bnmf, out, "--resume", "--jobs", "2")
-    assert [trial["number"] for trial in trials(out)] == [1, 2, 3, 4, 5, 6]
+        patch.setattr(LiveLine, "trial", kill_a_process)
+        died = bnmf("tune", "--out", out, "--resume", "--jobs", "2")
+    died.refused("process", "died", "--resume", "--jobs")
     assert not multiprocessing.active_children()
-    for trial in trials(out)[::4]:
-        step = trial["settings"]["step_size"]
-        run = tmp_path / f"run-{trial['number']}"
+
+    tune(bnmf, out, "--resume", "--threads", "1")
+    assert [trial["number"] for trial in trials(out)] == [1, 2, 3, 4, 5, 6]
+    for trial in trials(out)[:4]:
+        run, step = tmp_path / f"run-{trial['number']}", trial["settings"]["step_size"]
         alone = ("train", "--data", ratings_csv, *QUICK, "--step-size", step, "--out", run)
         assert bnmf(*alone).code == 0
         lines = (run / "metrics.jsonl").read_text().splitlines()
-        rmse = json.loads(lines[trial["sweep"] - 1])["valid_rmse_mean"]
-        assert trial["rmse"] == rmse
+        assert json.loads(lines[trial["sweep"] - 1])["valid_rmse_mean"] == trial["rmse"]
 
 
 BAD = [
@@ -318,6 +328,13 @@ def test_going_on_takes_the_search_s_own_settings_and_data(
     bnmf("tune", "--out", out, "--resume", "--search", "rank").refused("--search", "leave it out")
     ratings_csv.write_text(ratings_csv.read_text() + "u1,999,3.0,5\n")
     bnmf("tune", "--out", out, "--resume").refused("another dataset", "tune anew")
+
+
+def test_without_optuna(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    bnmf("tune", "--data", ratings_csv, "--out", tmp_path / "t").refused("optuna", "bnmf[tune]")
 
 
 @pytest.mark.usefixtures("curve")
