@@ -113,6 +113,7 @@ class TrainConfig(BaseModel):
     sweeps: int = Field(800, ge=1)
     burn_in: int | None = Field(None, ge=0)
     thin: int | None = Field(None, ge=1)
+    chains: int = Field(1, ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
     threads: int | None = Field(None, ge=1)
     checkpoint_seconds: float = Field(30.0, ge=0)

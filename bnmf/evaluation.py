@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bnmf.convergence import HIGHEST, convergence
 from bnmf.diagnostics import accuracy
 from bnmf.posterior import Posterior
 from bnmf.predictive import calibration
@@ -32,12 +35,15 @@ def report_of(run: Run) -> dict[str, Any]:
     """How good the predictions are: a dictionary a part that has ratings, and the baselines.
 
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
-    density and the coverage are of the mixture of the likelihood over the kept draws.
+    density and the coverage are of the mixture of the likelihood over the kept draws. All are
+    of the chains together. ``convergence`` has a dictionary a traced quantity: how many numbers
+    it is, their largest R-hat, how many are above `HIGHEST`, and their smallest effective sample
+    sizes.
 
     Raises:
         InputError: there are no predictions yet, or a file is damaged.
     """
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"convergence": _convergence(run)}
     baselines: dict[str, Any] = {}
     posterior = Posterior.load(run.path)
     mean_rating = run.manifest["dataset"]["rating"]["mean"]
@@ -64,6 +70,39 @@ def report_of(run: Run) -> dict[str, Any]:
             floor = accuracy(rating, table["truth"].to_numpy())._asdict()
             baselines[part]["true_rates"] = floor
     return {**report, "baselines": baselines}
+
+
+def traces_of(run: Run) -> dict[str, NDArray[np.float64]]:
+    """What was traced, (chains, sweeps after burn-in, n), by name.
+
+    Raises:
+        InputError: a file is missing or damaged, or the chains are not of one run.
+    """
+    chains = [chain.traces() for chain in run.chains]
+    shapes = [{name: x.shape for name, x in traces.items()} for traces in chains]
+    for chain, shape in zip(run.chains, shapes, strict=True):
+        if shape != shapes[0]:
+            path = chain.path / "traces.jsonl"
+            raise InputError(f"{path} does not fit the other chains: restore it or train again")
+    return {name: np.stack([traces[name] for traces in chains]) for name in chains[0]}
+
+
+def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
+    def worst(of: Callable[..., Any], values: NDArray[np.float64]) -> float | None:
+        known = values[np.isfinite(values)]
+        return float(of(known)) if len(known) else None
+
+    report = {}
+    for name, traces in traces_of(run).items():
+        found = convergence(traces)
+        report[name] = {
+            "count": traces.shape[2],
+            "rhat": worst(np.max, found.rhat),
+            "above": int((found.rhat > HIGHEST).sum()),
+            "ess_bulk": worst(np.min, found.ess_bulk),
+            "ess_tail": worst(np.min, found.ess_tail),
+        }
+    return report
 
 
 def _predictive_cdf(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -64,6 +65,33 @@ class HeldOut(NamedTuple):
         return made
 
 
+class Rows(NamedTuple):
+    """Some rows of a factor that lies in blocks."""
+
+    local: list[Tensor]  # (n_b,) int64 each: those of block b
+    order: Tensor  # (n,) int64: where each asked row stands among them
+
+    @staticmethod
+    def of(index: NDArray[np.integer], offsets: Sequence[int]) -> Rows:
+        """Rows ``index`` (n,) of a factor whose block b holds offsets[b] to offsets[b + 1]."""
+        by_block = np.argsort(index, kind="stable")
+        found = torch.from_numpy(index[by_block].astype(np.int64))
+        local = [found[(a <= found) & (found < b)] - a for a, b in pairwise(offsets)]
+        return Rows(local, torch.from_numpy(np.argsort(by_block)))
+
+    def __call__(self, blocks: Sequence[Tensor]) -> Tensor:
+        """(n, width)."""
+        return torch.cat([x[own] for x, own in zip(blocks, self.local, strict=True)])[self.order]
+
+
+class Watched(NamedTuple):
+    """A sample of n rated pairs, whose rates are traced."""
+
+    users: Rows
+    items: Rows
+    ratings: Tensor  # (n,) float32
+
+
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Sums over held-out ratings."""
@@ -90,6 +118,9 @@ class Pool(Protocol):
 
     def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
         """Errors a piece of each held-out part; with a weight the draw enters the averages."""
+
+    def watch(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of each watched sample its ratings and this draw's rates, (n,) each."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """This draw's designs: W (I, width), H (J, width)."""
@@ -119,6 +150,7 @@ class LocalPool:
     row_counts: list[Tensor]  # each (n_b, 1) float32: training ratings of each row
     col_counts: list[Tensor]
     threads: int
+    watched: dict[str, Watched] = field(default_factory=dict)
     _rows: list[FactorBlock] = field(default_factory=list)
     _cols: list[FactorBlock] = field(default_factory=list)
     _w: list[Tensor] = field(default_factory=list)
@@ -228,6 +260,13 @@ class LocalPool:
                     tasks[-1].append((part, b, held, average))
                     size += len(held.ratings)
         return tasks
+
+    def watch(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """See `Pool.watch`."""
+        return {
+            name: (sample.ratings, (sample.users(self._w) * sample.items(self._h)).sum(1))
+            for name, sample in self.watched.items()
+        }
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """See `Pool.factors`."""

@@ -36,7 +36,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Posterior:
-    """S weighted draws of W (I, K) and H (J, K), with the raw ids of their rows.
+    """S weighted draws of W (I, K) and H (J, K), of all chains, with the raw ids of their rows.
 
     The mean over draws of w.h is not the product of the means: every pair is scored under
     every draw. A row without training ratings is integrated over its prior in closed form.
@@ -58,7 +58,7 @@ class Posterior:
             InputError: not a run, no draws yet, or a damaged draw; names the file.
         """
         run = Run(Path(path))
-        entries = run.draws()
+        entries = [(chain, entry) for chain in run.chains for entry in chain.draws()]
         if not entries:
             raise InputError(
                 f"{run.path} has no draws yet: let `bnmf train` finish, or --resume it"
@@ -71,8 +71,8 @@ class Posterior:
         w = torch.empty(len(users), len(entries), width)
         h = torch.empty(len(items), len(entries), width)
         states = []
-        for s, entry in enumerate(entries):
-            draw = run.load_draw(entry)
+        for s, (chain, entry) in enumerate(entries):
+            draw = chain.load_draw(entry)
             draw_w, draw_h = draw.pop("W", w), draw.pop("H", h)
             own = model.state()
             if (
@@ -81,13 +81,15 @@ class Posterior:
                 or {name: x.shape for name, x in draw.items()}
                 != {name: x.shape for name, x in own.items()}
             ):
-                raise InputError(f"{run.path / 'draws' / entry['file']} is not a draw of this run")
+                raise InputError(
+                    f"{chain.path / 'draws' / entry['file']} is not a draw of this run"
+                )
             w[:, s], h[:, s] = draw_w, draw_h
             states.append(draw)
         model = model.with_state(
             {name: torch.stack([state[name] for state in states]) for name in model.state()}
         )
-        weights = torch.tensor([entry["weight"] for entry in entries], dtype=torch.float64)
+        weights = torch.tensor([entry["weight"] for _, entry in entries], dtype=torch.float64)
         scale = RatingScale(*(dataset["rating"][name] for name in ("min", "max", "step")))
         return Posterior(users, items, model, scale, w, h, weights / weights.sum())
 

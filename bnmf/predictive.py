@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,21 @@ class RunningMoments:
             "mean": self.mean,
             "square": self._square,
         }
+
+    @staticmethod
+    def pooled(parts: Iterable[RunningMoments]) -> RunningMoments:
+        """As if one had taken in every draw of ``parts``; the same n, at least one of them."""
+        first, *others = parts
+        pooled = RunningMoments.from_tensors({k: x.clone() for k, x in first.tensors().items()})
+        for other in others:
+            weight = pooled.weight + other.weight
+            share = other.weight / max(weight, 1e-300)
+            away = other.mean - pooled.mean
+            pooled.mean.add_(away, alpha=share)
+            pooled._square.add_(other._square)
+            pooled._square.addcmul_(away, away, value=pooled.weight * share)
+            pooled.weight = weight
+        return pooled
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> RunningMoments:

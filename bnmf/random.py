@@ -26,6 +26,7 @@ class Role(IntEnum):
     COL_NOISE = 4
     RESAMPLE = 5
     HYPER = 6
+    WATCH = 7
 
 
 class Key(NamedTuple):

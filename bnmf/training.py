@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from bnmf.blocks import strata
-from bnmf.models import Curvature
+from bnmf.models import Curvature, Model
 from bnmf.pool import Errors, Pool, Tensors
 from bnmf.random import Key, Role, generator
 from bnmf.schedules import Schedule
@@ -66,6 +66,9 @@ class Recorder(Protocol):
         self, sweep: int, weight: float, w: Tensor, h: Tensor, hyper: Mapping[str, Tensor]
     ) -> None:
         """Keep the designs W (I, width) and H (J, width), and the model's state."""
+
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        """What convergence is judged by, after each sweep past burn-in."""
 
     def checkpoint_due(self) -> bool:
         """Whether it is time for one."""
@@ -119,9 +122,24 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
         mean = _rmse(errors, [e.square_mean for e in errors]) if weight is not None else None
         values[f"{part}_rmse_mean"] = mean
     recorder.metrics(t + 1, values)
+    if weight is not None:
+        recorder.trace(t + 1, _trace(pool, job.rule.model.with_state(progress.hyper)))
     if weight is not None and (t + 1 - job.burn_in) % job.thin == 0:
         recorder.draw(t + 1, weight, *pool.factors(), progress.hyper)
     return progress
+
+
+def _trace(pool: Pool, model: Model) -> dict[str, list[float]]:
+    """Hyper-parameters by size, the mean log-likelihood of the sample of that name, other rates.
+
+    Columns may change places and signs without any change in the posterior: in one order, and
+    without their signs, the hyper-parameters of two chains can be compared.
+    """
+    traced = {name: values.abs().sort().values for name, values in model.state().items()}
+    for name, (ratings, rates) in pool.watch().items():
+        likelihood = name == "log_likelihood"
+        traced[name] = model.log_prob(ratings, rates).double().mean() if likelihood else rates
+    return {name: values.flatten().tolist() for name, values in traced.items()}
 
 
 def _rule(job: Job, progress: Progress) -> Rule:

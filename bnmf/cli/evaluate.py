@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bnmf import evaluation
-from bnmf.cli.report import show
+from bnmf.cli.report import show, warn
 from bnmf.run import Run
 
 
@@ -17,9 +17,10 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """RMSE, MAE, log predictive density and interval coverage of held-out ratings."""
+    """RMSE, MAE, log predictive density and interval coverage of held-out ratings; convergence."""
     report = evaluation.evaluate(Run(run))
     if as_json:
         print(json.dumps(report))
     else:
         show(str(run), report)
+    warn(report)

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bnmf.convergence import HIGHEST
 from bnmf.predictive import LEVELS
 
+NAMES = {"log_likelihood": "log-likelihood"}
 BASELINES = {
     "biases": "biases only",
     "global_mean": "global mean",
     "true_rates": "true rates (floor)",
 }
+
+
+def warn(report: dict[str, Any]) -> None:
+    """Say on stderr, in plain words, what is wrong with a run and what to do."""
+    for part, baselines in report["baselines"].items():
+        if report[part]["rmse"] > baselines["global_mean"]["rmse"]:
+            warning = f"{part} predictions are worse than the global mean: lower --step-size"
+            print(f"warning: {warning}, or raise --sweeps", file=sys.stderr)
+    above = [
+        f"{NAMES.get(name, name)} up to {about['rhat']:.2f}"
+        for name, about in report["convergence"].items()
+        if about["above"]
+    ]
+    if above:
+        print(
+            f"warning: not converged: R-hat above {HIGHEST} of {', '.join(above)}; train with more "
+            "--sweeps or a larger --burn-in",
+            file=sys.stderr,
+        )
+
+
+def _show_convergence(console: Console, report: dict[str, dict[str, float | None]]) -> None:
+    table = Table(title="convergence", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for name in ("traced", "R-hat", f"above {HIGHEST}", "bulk ESS", "tail ESS"):
+        table.add_column(name, justify="right", no_wrap=True)
+    forms = {"count": "", "rhat": ".3f", "above": "", "ess_bulk": ",.0f", "ess_tail": ",.0f"}
+    for name, about in report.items():
+        cells = (
+            "" if about[key] is None else f"{about[key]:{form}}" for key, form in forms.items()
+        )
+        table.add_row(NAMES.get(name, name), *cells)
+    console.print(table)
+    console.print("R-hat: the largest of those traced; ESS: their smallest effective sample size")
 
 
 def show(run_path: str, report: dict[str, Any]) -> None:
@@ -41,5 +78,7 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
-    console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
+    if report["baselines"]:
+        console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
+    _show_convergence(console, report["convergence"])
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)

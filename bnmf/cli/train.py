@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from bnmf.cli.data import (
     UserColFlag,
 )
 from bnmf.cli.live import LiveLine
-from bnmf.cli.report import show
+from bnmf.cli.report import show, warn
 from bnmf.config import PRESETS
 from bnmf.run import read_json
 
@@ -103,6 +102,9 @@ def train(
     thin: Annotated[
         int | None, option("Sweeps between kept draws; about 32 are kept by default.")
     ] = None,
+    chains: Annotated[
+        int | None, option("Chains side by side, pooled in predictions; 1 by default.")
+    ] = None,
     split: SplitFlag = None,
     folds: FoldsFlag = None,
     fold: FoldFlag = None,
@@ -115,7 +117,8 @@ def train(
     time_col: TimeColFlag = None,
     seed: Annotated[int | None, option("Seed of the split and of the chain; 0 by default.")] = None,
     threads: Annotated[
-        int | None, option("Blocks at work at once; changes no result. All cores by default.")
+        int | None,
+        option("Blocks at work at once, of all chains; changes no result. All cores by default."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
@@ -138,11 +141,8 @@ def train(
             **settings,
         )
     result = read_json(run.path / "report.json")
-    for part, baselines in result["baselines"].items():
-        if result[part]["rmse"] > baselines["global_mean"]["rmse"]:
-            warning = f"{part} predictions are worse than the global mean: lower --step-size"
-            print(f"warning: {warning}, or raise --sweeps", file=sys.stderr)
     if as_json:
         print(json.dumps({"run": str(run.path), **result}))
     else:
         show(str(run.path), result)
+    warn(result)

@@ -14,7 +14,7 @@ from torch import Tensor
 from bnmf.blocks import RatingBlock
 from bnmf.domains import CoRV, Domain, Ito, Mirror
 from bnmf.models import Curvature, GaussianMF, PoissonNMF
-from bnmf.pool import HeldOut, LocalPool, Tensors
+from bnmf.pool import HeldOut, LocalPool, Rows, Tensors, Watched
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
 from bnmf.samplers.sghmc import SGHMC
@@ -37,6 +37,7 @@ _seen = _rng.random((USERS, ITEMS))
 RATINGS = np.clip(np.round(_rng.poisson(4 * _rate) / 2) / 2, 0.5, 5.0)
 TRAIN, TEST = _seen < 0.4, _seen > 0.9
 MEAN_RATING = float(RATINGS[TRAIN].mean())
+WATCHED_RATINGS, WATCHED_PREDICTIONS = slice(5, 200, 3), slice(None, None, -20)
 
 
 @contextmanager
@@ -64,12 +65,21 @@ def pool_of(
         n = TRAIN.sum(axis=axis)
         return [torch.from_numpy(n[group].astype(np.float32))[:, None] for group in groups]
 
+    def watched(mask: np.ndarray, of: slice) -> Watched:
+        i, j = (x[of] for x in np.nonzero(mask))
+        places = (Rows.of(x, np.cumsum([0, *map(len, g)])) for x, g in ((i, rows), (j, cols)))
+        return Watched(*places, torch.from_numpy(RATINGS[i, j].astype(np.float32)))
+
     pool = LocalPool(
         train,
         {"test": test} if held_out else {},
         counts(rows, 1),
         counts(cols, 0),
         threads,
+        {
+            "log_likelihood": watched(TRAIN, WATCHED_RATINGS),
+            "predictions": watched(TEST, WATCHED_PREDICTIONS),
+        },
     )
     try:
         yield pool
@@ -145,6 +155,7 @@ class Memory:
     every: bool = False  # a checkpoint after each sweep
     lines: dict[int, dict[str, float | None]] = field(default_factory=dict)
     draws: dict[int, tuple[float, Tensor, Tensor]] = field(default_factory=dict)
+    traces: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     checkpoints: list[tuple[Progress, dict[str, Tensors]]] = field(default_factory=list)
 
     def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
@@ -156,6 +167,10 @@ class Memory:
     ) -> None:
         assert sweep not in self.draws
         self.draws[sweep] = weight, w, h  # not copied: a draw must not change any more
+
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        assert sweep not in self.traces
+        self.traces[sweep] = dict(values)
 
     def checkpoint_due(self) -> bool:
         return self.every

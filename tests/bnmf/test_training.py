@@ -60,7 +60,7 @@ def test_stopping_after_any_sweep_and_going_on_changes_no_bit(
         with pool_of(blocks, threads=2) as pool:
             run(pool, job, memory, resume=(progress, copied(snapshot)))
         assert same_draws(memory, whole)
-        assert memory.lines == whole.lines
+        assert memory.lines == whole.lines and memory.traces == whole.traces
         (last, end), (whole_last, whole_end) = memory.checkpoints[-1], whole.checkpoints[-1]
         assert same_progress(last, whole_last)
         assert same_snapshots(end, whole_end)  # running averages among them

@@ -121,6 +121,7 @@ def test_off_a_terminal_a_line_of_json_a_second_and_the_last(
     assert out == ""
     assert [json.loads(text) for text in err.splitlines()] == [
         {
+            "chain": 0,
             "sweep": sweep,
             "sweeps": len(seconds),
             "seconds": seconds[sweep - 1],
@@ -156,7 +157,8 @@ def test_a_real_terminal_gets_the_line_and_stdout_the_result(
     assert process.wait() == 0, text
     shown = frames(text.decode())
     assert re.search(r"sweep 20/20 .* M ratings/s  valid RMSE 0\.\d{4}, mean .*  0 s left$",
-                     shown[-1]), shown  # fmt: skip
+                     shown[-2]), shown  # fmt: skip
+    assert shown[-1].startswith("warning: not converged")
     assert not any(line.startswith("{") for line in shown)
     (line,) = (tmp_path / "stdout").read_text().splitlines()
     assert json.loads(line)["run"] == str(tmp_path / "run")

@@ -45,7 +45,7 @@ def contents(run: Path) -> dict[str, str]:
 def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = train(bnmf, ratings_csv, out)
-    assert set(result) == {"run", "test", "valid", "baselines"}
+    assert set(result) == {"run", "test", "valid", "baselines", "convergence"}
     assert set(result["test"]) == {"rmse", "mae", "log_predictive_density", "coverage", "count"}
     assert set(result["test"]["coverage"]) == {"50", "80", "90", "95"}
     assert (result["test"]["count"], result["valid"]["count"]) == (175, 175)
@@ -67,6 +67,8 @@ def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_pat
 
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["sweep"] for line in lines] == list(range(1, 25))
+    traces = [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
+    assert [line["sweep"] for line in traces] == list(range(7, 25))
     assert lines[-1]["test_rmse_mean"] == pytest.approx(result["test"]["rmse"], rel=1e-6)
 
 
@@ -315,7 +317,7 @@ def test_a_step_too_large_that_stays_finite_is_pointed_out(
     assert "warning: test predictions are worse than the global mean" in outcome.err
     assert "--step-size" in outcome.err
     fine = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "fine", *QUICK)
-    assert "warning" not in fine.err
+    assert "global mean" not in fine.err
 
 
 def test_predictions_of_the_demo_lie_above_its_floor(bnmf: Command, tmp_path: Path) -> None:
