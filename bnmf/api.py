@@ -390,7 +390,7 @@ def _watched(
 
     part = next((part for part in ("test", "valid") if about.counts[part]), "train")
     return {
-        "log_likelihood": sample("train", WATCHED_RATINGS),
+        "log_prob": sample("train", WATCHED_RATINGS),
         "predictions": sample(part, WATCHED_PREDICTIONS),
     }
 

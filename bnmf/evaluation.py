@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmf.config import config_of
 from bnmf.convergence import HIGHEST, convergence
 from bnmf.diagnostics import accuracy
 from bnmf.posterior import Posterior
 from bnmf.predictive import calibration
 from bnmf.run import Run
 from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file
 from data_pipeline.vocabulary import read_table
 
 PARTS = ("test", "valid")
@@ -26,8 +30,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     Raises:
         InputError: the run is not finished, or a file is damaged.
     """
-    if run.status != "finished":
-        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+    _check_finished(run)
     return report_of(run)
 
 
@@ -72,19 +75,54 @@ def report_of(run: Run) -> dict[str, Any]:
     return {**report, "baselines": baselines}
 
 
-def traces_of(run: Run) -> dict[str, NDArray[np.float64]]:
+def write_inference_data(run: Run, path: Path) -> None:
+    """The traces of a finished run as ArviZ's InferenceData, in netCDF; draws are sweeps.
+
+    Raises:
+        InputError: the run is not finished or damaged, ``path`` is a folder, or arviz is missing.
+    """
+    _check_finished(run)
+    if path.is_dir():
+        raise InputError(f"--inference-data {path} is a folder: name a file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of its next major version
+            import arviz
+    except ImportError as error:
+        raise InputError("--inference-data needs arviz: pip install 'bnmf[arviz]'") from error
+    data = arviz.from_dict(
+        posterior={name: x[..., 0] if x.shape[2] == 1 else x for name, x in _traces(run).items()},
+        coords={"draw": _traced_sweeps(run)},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as temporary:
+        data.to_netcdf(str(temporary))
+
+
+def _check_finished(run: Run) -> None:
+    if run.status != "finished":
+        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+
+
+def _traced_sweeps(run: Run) -> range:
+    config = config_of(run.path)
+    assert config.burn_in is not None
+    return range(config.burn_in + 1, config.sweeps + 1)
+
+
+def _traces(run: Run) -> dict[str, NDArray[np.float64]]:
     """What was traced, (chains, sweeps after burn-in, n), by name.
 
     Raises:
-        InputError: a file is missing or damaged, or the chains are not of one run.
+        InputError: a file is missing or damaged.
     """
     chains = [chain.traces() for chain in run.chains]
-    shapes = [{name: x.shape for name, x in traces.items()} for traces in chains]
-    for chain, shape in zip(run.chains, shapes, strict=True):
-        if shape != shapes[0]:
-            path = chain.path / "traces.jsonl"
-            raise InputError(f"{path} does not fit the other chains: restore it or train again")
-    return {name: np.stack([traces[name] for traces in chains]) for name in chains[0]}
+    sweeps = len(_traced_sweeps(run))
+    shapes = {name: (sweeps, x.shape[1]) for name, x in chains[0].items()}
+    for chain, traces in zip(run.chains, chains, strict=True):
+        if not traces or {name: x.shape for name, x in traces.items()} != shapes:
+            raise InputError(f"{chain.path / 'traces.jsonl'} is damaged: restore it or train again")
+    return {name: np.stack([traces[name] for traces in chains]) for name in shapes}
 
 
 def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
@@ -93,7 +131,7 @@ def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
         return float(of(known)) if len(known) else None
 
     report = {}
-    for name, traces in traces_of(run).items():
+    for name, traces in _traces(run).items():
         found = convergence(traces)
         report[name] = {
             "count": traces.shape[2],

@@ -137,7 +137,7 @@ def _trace(pool: Pool, model: Model) -> dict[str, list[float]]:
     """
     traced = {name: values.abs().sort().values for name, values in model.state().items()}
     for name, (ratings, rates) in pool.watch().items():
-        likelihood = name == "log_likelihood"
+        likelihood = name == "log_prob"
         traced[name] = model.log_prob(ratings, rates).double().mean() if likelihood else rates
     return {name: values.flatten().tolist() for name, values in traced.items()}
 

@@ -15,10 +15,16 @@ from bnmf.run import Run
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
+    inference_data: Annotated[
+        Path | None, typer.Option(help="A netCDF file to write the traces to, for ArviZ.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """RMSE, MAE, log predictive density and interval coverage of held-out ratings; convergence."""
-    report = evaluation.evaluate(Run(run))
+    opened = Run(run)
+    if inference_data is not None:
+        evaluation.write_inference_data(opened, inference_data)
+    report = evaluation.evaluate(opened)
     if as_json:
         print(json.dumps(report))
     else:

@@ -12,7 +12,7 @@ from rich.table import Table
 from bnmf.convergence import HIGHEST
 from bnmf.predictive import LEVELS
 
-NAMES = {"log_likelihood": "log-likelihood"}
+NAMES = {"log_prob": "log-likelihood"}
 BASELINES = {
     "biases": "biases only",
     "global_mean": "global mean",

@@ -77,7 +77,7 @@ def pool_of(
         counts(cols, 0),
         threads,
         {
-            "log_likelihood": watched(TRAIN, WATCHED_RATINGS),
+            "log_prob": watched(TRAIN, WATCHED_RATINGS),
             "predictions": watched(TEST, WATCHED_PREDICTIONS),
         },
     )
