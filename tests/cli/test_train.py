@@ -46,7 +46,14 @@ def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_pat
     out = tmp_path / "run"
     result = train(bnmf, ratings_csv, out)
     assert set(result) == {"run", "test", "valid", "baselines"}
-    assert set(result["test"]) == {"rmse", "mae", "log_predictive_density", "coverage", "count"}
+    assert set(result["test"]) == {
+        "rmse",
+        "mae",
+        "log_predictive_density",
+        "coverage",
+        "count",
+        "by_activity",
+    }
     assert set(result["test"]["coverage"]) == {"50", "80", "90", "95"}
     assert (result["test"]["count"], result["valid"]["count"]) == (175, 175)
 
