@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from bnmf.diagnostics import LEVELS, Ratings, accuracy, by_activity, calibration, fit_biases
+from bnmf.models import GaussianMF, Model, PoissonNMF, RatingScale
 from tests.oracles import ERRORS, numpy_noise
 
 
@@ -115,13 +117,34 @@ def test_the_right_model_covers_at_every_level(width: float) -> None:
         assert abs(share - c) < ERRORS * math.sqrt(c * (1 - c) / n), level
 
 
-@pytest.mark.parametrize(("spread", "sign"), [(0.8, -1), (1.2, 1)])
-def test_a_spread_wrong_by_a_fifth_is_seen(spread: float, sign: int) -> None:
-    n = 20_000
-    coverage = calibration(*cells(numpy_noise(3).normal(size=n), spread, 0.1)).coverage
+def simulated(model: Model, factor: float) -> tuple[dict[str, float], int]:
+    """Coverage of n ratings drawn from the model's own mixture, with its noise's sd x factor."""
+    n, rng, scale = 20_000, numpy_noise(6), RatingScale(0.5, 5.0, 0.25)
+    mu = rng.uniform(1.5, 4.0, (n, 1)) + rng.normal(0.0, 0.2, (n, 3))  # under three draws
+    weights = np.array([0.5, 0.3, 0.2])
+    rate = mu[np.arange(n), rng.choice(3, n, p=weights)]
+    if isinstance(model, GaussianMF):
+        x = rng.normal(rate, float(model.alpha) ** -0.5)
+        model = replace(model, alpha=model.alpha / factor**2)
+    else:
+        x = rng.poisson(model.counts_per_unit * rate) / model.counts_per_unit
+        model = replace(model, counts_per_unit=model.counts_per_unit / factor**2)
+    x = np.clip(np.round(x / scale.step) * scale.step, scale.low, scale.high)
+    lower, upper = (edge @ weights for edge in model.cdf(x[:, None], mu, scale))
+    return calibration(lower, upper).coverage, n
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
+@pytest.mark.parametrize("model", [GaussianMF.first(3, 3.5), PoissonNMF(3, 4.0, 1.0, 1.0)])
+def test_a_model_whose_noise_is_wrong_by_a_fifth_is_flagged(model: Model, factor: float) -> None:
+    coverage, n = simulated(model, factor)
     for level, share in coverage.items():
         c = int(level) / 100
-        assert sign * (share - c) > ERRORS * math.sqrt(c * (1 - c) / n), level
+        away = (share - c) / math.sqrt(c * (1 - c) / n)
+        if factor == 1.0:
+            assert abs(away) < ERRORS, level
+        else:
+            assert (away if factor > 1.0 else -away) > ERRORS, level
 
 
 def test_a_shifted_mean_lowers_coverage() -> None:
