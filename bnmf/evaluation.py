@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from bnmf.config import config_of
 from bnmf.convergence import HIGHEST, convergence
-from bnmf.diagnostics import accuracy
+from bnmf.diagnostics import accuracy, by_activity, calibration
 from bnmf.posterior import Posterior
-from bnmf.predictive import calibration
 from bnmf.run import Run
 from data_pipeline.errors import InputError
 from data_pipeline.files import replace_file
@@ -39,9 +38,9 @@ def report_of(run: Run) -> dict[str, Any]:
 
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
     density and the coverage are of the mixture of the likelihood over the kept draws. All are
-    of the chains together. ``convergence`` has a dictionary a traced quantity: how many numbers
-    it is, their largest R-hat, how many are above `HIGHEST`, and their smallest effective sample
-    sizes.
+    of the chains together, and are there for each tenth of the users too, by their training
+    ratings. ``convergence`` has a dictionary a traced quantity: how many numbers it is, their
+    largest R-hat, how many are above `HIGHEST`, and their smallest effective sample sizes.
 
     Raises:
         InputError: there are no predictions yet, or a file is damaged.
@@ -60,10 +59,12 @@ def report_of(run: Run) -> dict[str, Any]:
             raise InputError(f"{path} is not of this run: restore it or train again")
         rating = table["rating"].to_numpy().astype(np.float64)
         lower, upper = _predictive_cdf(posterior, users, items, rating)
+        mean = table["mean"].to_numpy()
         report[part] = {
-            **accuracy(rating, table["mean"].to_numpy())._asdict(),
+            **accuracy(rating, mean)._asdict(),
             **calibration(lower, upper)._asdict(),
             "count": len(rating),
+            "by_activity": by_activity(posterior.users.counts, users, rating, mean, lower, upper),
         }
         baselines[part] = {
             "global_mean": accuracy(rating, np.full(len(rating), mean_rating))._asdict(),

@@ -1,16 +1,11 @@
-"""Bayesian predictive averages, and how honest their spread is."""
+"""Bayesian predictive averages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-LEVELS = (50, 80, 90, 95)
 
 
 class RunningMoments:
@@ -64,32 +59,3 @@ class RunningMoments:
         moments.weight = tensors["weight"].item()
         moments.mean, moments._square = tensors["mean"], tensors["square"]
         return moments
-
-
-class Calibration(NamedTuple):
-    """How a predictive distribution fared on ratings that it had not seen."""
-
-    log_predictive_density: float  # mean log probability of the observed (rounded) rating
-    coverage: dict[str, float]  # level in % -> share of ratings inside the central interval
-
-
-def calibration(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> Calibration:
-    """From the predictive CDF at both edges of each observed rating's cell, each (n,).
-
-    Ratings are rounded, so the probability integral transform u is uniform on (lower, upper) if
-    the model is right; the c-interval covers when |u - 1/2| <= c/2. The share covered is its
-    exact expectation over u, not one random u.
-    """
-    width = upper - lower
-    tiny = np.finfo(np.float64).tiny
-    coverage = {}
-    for level in LEVELS:
-        half = level / 200
-        inside = np.minimum(upper, 0.5 + half) - np.maximum(lower, 0.5 - half)
-        covered = np.where(
-            width > tiny,
-            np.maximum(inside, 0.0) / np.maximum(width, tiny),
-            np.abs(lower - 0.5) <= half,
-        )
-        coverage[str(level)] = float(covered.mean())
-    return Calibration(float(np.log(np.maximum(width, tiny)).mean()), coverage)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bnmf.convergence import HIGHEST
-from bnmf.predictive import LEVELS
+from bnmf.diagnostics import LEVELS
 
 NAMES = {"log_prob": "log-likelihood"}
 BASELINES = {
@@ -67,18 +67,30 @@ def show(run_path: str, report: dict[str, Any]) -> None:
         table.add_column("", no_wrap=True)
         for name in ("RMSE", "MAE", "log p", *(f"{level} %" for level in LEVELS)):
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_row(
-            "posterior mean",
-            f"{about['rmse']:.4f}",
-            f"{about['mae']:.4f}",
-            f"{about['log_predictive_density']:.4f}",
-            *(f"{100 * about['coverage'][str(level)]:.1f}" for level in LEVELS),
-        )
+        table.add_row("posterior mean", *_row(about))
+        worst = max(about["by_activity"], key=_furthest_off)
+        fewest, most = worst["training_ratings"]
+        table.add_row(f"worst tenth, {fewest} to {most}", *_row(worst))
         for name, baseline in report["baselines"][part].items():
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
     if report["baselines"]:
         console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
+        console.print(
+            "worst tenth: the users, by training ratings, whose intervals are furthest off"
+        )
     _show_convergence(console, report["convergence"])
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)
+
+
+def _row(about: dict[str, Any]) -> list[str]:
+    numbers = (about[name] for name in ("rmse", "mae", "log_predictive_density"))
+    shares = (about["coverage"][str(level)] for level in LEVELS)
+    return [*(f"{number:.4f}" for number in numbers), *(f"{100 * share:.1f}" for share in shares)]
+
+
+def _furthest_off(about: dict[str, Any]) -> float:
+    """How much a share of covered ratings differs from its level, at most."""
+    coverage: dict[str, float] = about["coverage"]
+    return max(abs(coverage[str(level)] - level / 100) for level in LEVELS)
