@@ -293,7 +293,7 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(
-        model=model_of(config, dataset.manifest.rating["mean"]),
+        model=model_of(config, dataset.manifest.rating),
         domain=domain,
         sampler=sampler_of(config, domain),
         blocks=dataset.manifest.blocks,
@@ -442,7 +442,12 @@ def _write_predictions(
                     "item": items.take(pa.array(held.item)),
                     "rating": held.rating,
                     "mean": mean,
-                    "std": np.sqrt(epistemic + posterior.noise(mean[:, None])),
+                    "std": np.sqrt(
+                        epistemic
+                        + posterior.noise(
+                            held.user.astype(np.int64), held.item.astype(np.int64), mean
+                        )
+                    ),
                     "std_epistemic": np.sqrt(epistemic),
                     "biases": biases.predict(held.user, held.item),
                 }

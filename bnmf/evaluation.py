@@ -153,9 +153,8 @@ def _predictive_cdf(
 
     def of(start: int) -> None:
         part = slice(start, start + posterior.pairs_at_once)
-        below, above = posterior.model.cdf(
-            rating[part, None], posterior.rates(users[part], items[part]), posterior.scale
-        )
+        rates, level = posterior.rates(users[part], items[part])
+        below, above = posterior.model.cdf(rating[part, None], rates, level, posterior.scale)
         lower[part], upper[part] = below @ weights, above @ weights
 
     # Incomplete Gamma functions take most of an evaluation's time, and leave Python alone.

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from bnmf.blocks import Pattern, RatingBlock, column_block
 from bnmf.gradients import rates
+from bnmf.implicit import Implicit
 from bnmf.models import BlockStatistics, Side
 from bnmf.predictive import RunningMoments
 from bnmf.random import Key, Noise, Role, generator
-from bnmf.samplers import State
 from bnmf.sweep import FactorBlock, Rule, update_block
 
 T = TypeVar("T")
@@ -110,8 +110,8 @@ class Pool(Protocol):
     def start(self, rule: Rule, key: Key, mean: float) -> None:
         """First factors, near sqrt(mean / K), drawn under ``key``."""
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
-        """Visit every block once, strata in ``order``; the model's misfit of all ratings."""
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
+        """Visit every block once, strata in ``order``."""
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """Of W's blocks and of H's, in block order."""
@@ -119,8 +119,8 @@ class Pool(Protocol):
     def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
         """Errors a piece of each held-out part; with a weight the draw enters the averages."""
 
-    def watch(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of each watched sample its ratings and this draw's rates, (n,) each."""
+    def watch(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """Of each watched sample its ratings (n,) and its pairs' designs, (n, width) each."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """This draw's designs: W (I, width), H (J, width)."""
@@ -175,7 +175,11 @@ class LocalPool:
         def first(counts: Tensor, block: int, side: Side) -> FactorBlock:
             noise = Noise(generator(key._replace(block=block), Role.START, side))
             position = rule.domain.position(rule.model.start(counts, side, mean, noise))
-            return FactorBlock(rule.sampler.init(position, rule.temperature, noise), counts)
+            state = rule.sampler.init(position, rule.temperature, noise)
+            beside = None
+            if rule.model.implicit:
+                beside = Implicit.start(state.position, rule.sampler, rule.temperature, noise)
+            return FactorBlock(state, counts, beside)
 
         self._rows = [first(counts, b, Side.W) for b, counts in enumerate(self.row_counts)]
         self._cols = [first(counts, b, Side.H) for b, counts in enumerate(self.col_counts)]
@@ -185,44 +189,36 @@ class LocalPool:
         }
         self._refresh(rule)
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
         """See `Pool.sweep`."""
         blocks = len(self.train)
-        misfit = 0.0
         for stratum in order:
 
-            def visit(b: int, stratum: int = stratum) -> float:
+            def visit(b: int, stratum: int = stratum) -> None:
                 c = column_block(b, stratum, blocks)
-                self._rows[b], self._cols[c], misfit = update_block(
+                self._rows[b], self._cols[c] = update_block(
                     self._rows[b],
                     self._cols[c],
                     self.train[b][c],
                     key._replace(stratum=stratum, block=b),
                     rule,
                     first=stratum == order[0],
+                    last=stratum == order[-1],
                 )
-                return misfit
 
-            misfit += sum(self._each(visit, range(blocks)))
+            self._each(visit, range(blocks))
         self._refresh(rule)
-        return misfit
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """See `Pool.statistics`."""
         rule = self._rule
 
         def of(block: FactorBlock) -> BlockStatistics:
-            counts = block.counts.double().squeeze(1)
             theta = rule.domain.factor(block.state.position)
-            squares = theta[:, : rule.model.rank].square().mean(1).double()
-            return BlockStatistics(
-                len(counts),
-                counts.sum().item(),
-                torch.dot(counts, squares).item(),
-                len(counts) * rule.domain.mean_square_slope(block.state.position),
-                theta.sum(0, dtype=torch.float64),
-                theta.square().sum(0, dtype=torch.float64),
-            )
+            weights = block.implicit.weights.position if block.implicit is not None else None
+            found = rule.model.statistics(theta, block.counts, block.centre, weights)
+            slope = rule.domain.mean_square_slope(block.state.position)
+            return found._replace(square_slope=found.square_slope * slope)
 
         return self._each(of, self._rows), self._each(of, self._cols)
 
@@ -261,10 +257,10 @@ class LocalPool:
                     size += len(held.ratings)
         return tasks
 
-    def watch(self) -> dict[str, tuple[Tensor, Tensor]]:
+    def watch(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
         """See `Pool.watch`."""
         return {
-            name: (sample.ratings, (sample.users(self._w) * sample.items(self._h)).sum(1))
+            name: (sample.ratings, sample.users(self._w), sample.items(self._h))
             for name, sample in self.watched.items()
         }
 
@@ -278,8 +274,8 @@ class LocalPool:
 
     def snapshot(self) -> dict[str, Tensors]:
         """See `Pool.snapshot`."""
-        files = {f"row-{b:03d}": _tensors(block.state) for b, block in enumerate(self._rows)}
-        files |= {f"col-{c:03d}": _tensors(block.state) for c, block in enumerate(self._cols)}
+        files = {f"row-{b:03d}": block.tensors() for b, block in enumerate(self._rows)}
+        files |= {f"col-{c:03d}": block.tensors() for c, block in enumerate(self._cols)}
         for part, grid in self._averages.items():
             for b, row in enumerate(grid):
                 files[f"{part}-{b:03d}"] = {
@@ -292,11 +288,11 @@ class LocalPool:
     def restore(self, rule: Rule, snapshot: Mapping[str, Tensors]) -> None:
         """See `Pool.restore`."""
         self._rows = [
-            FactorBlock(State(**snapshot[f"row-{b:03d}"]), counts)
+            FactorBlock.from_tensors(snapshot[f"row-{b:03d}"], counts)
             for b, counts in enumerate(self.row_counts)
         ]
         self._cols = [
-            FactorBlock(State(**snapshot[f"col-{c:03d}"]), counts)
+            FactorBlock.from_tensors(snapshot[f"col-{c:03d}"], counts)
             for c, counts in enumerate(self.col_counts)
         ]
         names = RunningMoments(0).tensors()
@@ -331,7 +327,3 @@ class LocalPool:
 def _square(error: Tensor) -> float:
     norm = torch.linalg.vector_norm(error, dtype=torch.float64)
     return float(norm * norm)
-
-
-def _tensors(state: State) -> Tensors:
-    return {name: tensor for name, tensor in state._asdict().items() if tensor is not None}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnmf.config import config_of
-from bnmf.models import Model, RatingScale, Side
+from bnmf.likelihoods import RatingScale
+from bnmf.models import Model, Side, levels
 from bnmf.parts import model_of
 from bnmf.run import Run
 from data_pipeline.errors import InputError
@@ -66,7 +67,7 @@ class Posterior:
         dataset = run.manifest["dataset"]
         users = Vocabulary.read(run.path / "users.parquet")
         items = Vocabulary.read(run.path / "items.parquet")
-        model = model_of(config_of(run.path), dataset["rating"]["mean"])
+        model = model_of(config_of(run.path), dataset["rating"])
         width = model.design(torch.zeros(1, model.columns), Side.W).shape[1]
         w = torch.empty(len(users), len(entries), width)
         h = torch.empty(len(items), len(entries), width)
@@ -116,30 +117,41 @@ class Posterior:
         weights = self.weights.numpy()
         for start in range(0, len(u), chunk):
             part = slice(start, start + chunk)
-            mu, extra = self._rates(u[part], i[part], known_user[part], known_item[part])
+            mu, extra, level = self._rates(u[part], i[part], known_user[part], known_item[part])
             mean[part] = mu @ weights
             away = mu - mean[part, None]
             epistemic[part] = (away * away + extra) @ weights
-            noise[part] = self.noise(mu)
+            noise[part] = self.model.variance(mu, level) @ weights
         return Prediction(
             mean, np.sqrt(epistemic + noise), np.sqrt(epistemic), known_user, known_item
         )
-
-    def noise(self, mu: Floats) -> Floats:
-        """The likelihood's variance (n,), averaged over draws, of mu (n, S) or (n, 1)."""
-        noise = np.broadcast_to(self.model.variance(mu), (len(mu), len(self.weights)))
-        averaged: Floats = noise @ self.weights.numpy()
-        return averaged
 
     @property
     def pairs_at_once(self) -> int:
         """How many pairs are worth scoring together."""
         return max(1, _GATHERED_NUMBERS // (self.w.shape[1] * self.w.shape[2]))
 
-    def rates(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
-        """The rate of n pairs of known indices under every draw, (n, S)."""
-        mu = (self.w[torch.from_numpy(users)] * self.h[torch.from_numpy(items)]).sum(2)
-        return mu.double().numpy()
+    def rates(
+        self, users: NDArray[np.int64], items: NDArray[np.int64]
+    ) -> tuple[Floats, Floats | None]:
+        """The rate of n pairs of known indices under every draw, and its level; (n, S) each."""
+        w, h = self.w[torch.from_numpy(users)], self.h[torch.from_numpy(items)]
+        return (w * h).sum(2).double().numpy(), self._levels(w, h)
+
+    def noise(self, users: NDArray[np.int64], items: NDArray[np.int64], mu: Floats) -> Floats:
+        """The likelihood's variance (n,), averaged over draws, of known pairs at rates (n,)."""
+        noise = np.empty(len(mu))
+        for start in range(0, len(mu), self.pairs_at_once):
+            part = slice(start, start + self.pairs_at_once)
+            w = self.w[torch.from_numpy(users[part])]
+            h = self.h[torch.from_numpy(items[part])]
+            rates = np.broadcast_to(mu[part, None], w.shape[:2])
+            noise[part] = self.model.variance(rates, self._levels(w, h)) @ self.weights.numpy()
+        return noise
+
+    def _levels(self, w: Tensor, h: Tensor) -> Floats | None:
+        """Of designs (n, S, width): (n, S), where the model has them."""
+        return levels(w, h).double().numpy() if self.model.levels else None
 
     def _rates(
         self,
@@ -147,13 +159,13 @@ class Posterior:
         items: NDArray[np.int64],
         known_user: NDArray[np.bool_],
         known_item: NDArray[np.bool_],
-    ) -> tuple[Floats, Floats]:
-        """Mean and variance, given each draw, of the rate: (n, S) each.
+    ) -> tuple[Floats, Floats, Floats | None]:
+        """Mean and variance, given each draw, of the rate, and its level: (n, S) each.
 
         For independent w, h: Var[sum_k w_k h_k] = sum_k E[w_k^2] E[h_k^2] - (E[w_k] E[h_k])^2,
         0 where both are known.
         """
-        mu = self.rates(np.where(known_user, users, 0), np.where(known_item, items, 0))
+        mu, level = self.rates(np.where(known_user, users, 0), np.where(known_item, items, 0))
         variance = np.zeros_like(mu)
         cold = ~(known_user & known_item)
         if cold.any():
@@ -162,7 +174,9 @@ class Posterior:
             h, h2 = _moments(self.h, items[cold], known_item[cold], model.prior_moments(Side.H))
             mu[cold] = (w * h).sum(2).numpy()
             variance[cold] = (w2 * h2 - (w * h).square()).sum(2).numpy()
-        return mu, variance
+            if level is not None:
+                level[cold] = levels(w, h).numpy()
+        return mu, variance, level
 
 
 def _known(vocabulary: Vocabulary, index: NDArray[np.int64]) -> NDArray[np.bool_]:

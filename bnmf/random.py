@@ -27,6 +27,7 @@ class Role(IntEnum):
     RESAMPLE = 5
     HYPER = 6
     WATCH = 7
+    IMPLICIT = 8
 
 
 class Key(NamedTuple):

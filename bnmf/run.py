@@ -226,11 +226,10 @@ class Chain:
         content = read_json(path)
         try:
             about, hashes = content["progress"], dict(content["sha256"])
-            row, col = (Curvature(*about[name]) for name in ("row_curvature", "col_curvature"))
+            row, col = (_curvature(*about[name]) for name in ("row_curvature", "col_curvature"))
             progress = Progress(about["sweep"], row, col, {})
             whole = (
                 folder == self._checkpoint(progress.sweep)
-                and math.isfinite(sum(row) + sum(col))
                 and "model" in hashes
                 and hashes.keys() == {file.stem for file in folder.glob("*.safetensors")}
             )
@@ -292,6 +291,24 @@ class Chain:
         if not whole:
             raise InputError(f"{path} is damaged: restore it or train again")
         return traces
+
+
+def _curvature(base: Any, per_rating: Any) -> Curvature:
+    """From JSON, where a tuple is a list.
+
+    Raises:
+        TypeError, ValueError: not made of finite numbers.
+    """
+
+    def numbers(value: Any) -> float | tuple[float, ...]:
+        return tuple(map(number, value)) if isinstance(value, list) else number(value)
+
+    def number(value: Any) -> float:
+        if not math.isfinite(value):
+            raise ValueError(value)
+        return float(value)
+
+    return Curvature(numbers(base), numbers(per_rating))
 
 
 class SweepEvent(NamedTuple):

@@ -44,8 +44,24 @@ def train(
     preset: Annotated[str | None, option(f"A set of settings: {', '.join(PRESETS)}.")] = None,
     model: Annotated[str | None, option("poisson-nmf (default) or gaussian-mf.")] = None,
     rank: Annotated[int | None, option("Number of factors K; 20 by default.")] = None,
+    non_negative: Annotated[
+        bool | None, typer.Option("--non-negative", help="Non-negative factors of gaussian-mf.")
+    ] = None,
+    prior: Annotated[
+        str | None,
+        option("hierarchical (default), whose parameters are sampled, or exponential: fixed."),
+    ] = None,
+    implicit: Annotated[
+        bool | None,
+        typer.Option(
+            "--implicit/--no-implicit",
+            help="Learn from which items a user rated, apart from how; by default.",
+            show_default=False,
+        ),
+    ] = None,
     counts_per_unit: Annotated[
-        float | None, option("Poisson counts a unit of rating is worth; 4 by default.")
+        float | None,
+        option("Poisson counts a unit of rating is worth, with exponential priors; 4 by default."),
     ] = None,
     sampler: Annotated[
         str | None,

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from bnmf.blocks import RatingBlock
 from bnmf.domains import CoRV, Domain, Ito, Mirror
-from bnmf.models import Curvature, GaussianMF, PoissonNMF
+from bnmf.hierarchical import HierarchicalMF
+from bnmf.likelihoods import Gaussian, Poisson
+from bnmf.models import Curvature, PoissonNMF
 from bnmf.pool import HeldOut, LocalPool, Rows, Tensors, Watched
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
@@ -111,6 +113,36 @@ def sgld_of(blocks: int = 1, **changes: Any) -> Job:
     return job_of(blocks, **{"sampler": SGLD(), "batch_size": 40, "local_steps": 2} | changes)
 
 
+@dataclass(frozen=True)
+class Soon(HierarchicalMF):
+    """Draws its hyper-parameters after two sweeps."""
+
+    warm = 2
+
+
+def hierarchical_of(poisson: bool = False, non_negative: bool | None = None) -> Soon:
+    """Of the small set, Poisson and non-negative or Gaussian and real."""
+    link = SOFTPLUS.transform if non_negative or (non_negative is None and poisson) else Identity()
+    made = HierarchicalMF.first(
+        RANK,
+        Poisson() if poisson else Gaussian(),
+        link,
+        biases=not poisson,
+        implicit=True,
+        mean=MEAN_RATING,
+        unit=1.1,
+    )
+    return Soon(**{name: getattr(made, name) for name in made.__dataclass_fields__})
+
+
+GAUSSIAN, POISSON = hierarchical_of(), hierarchical_of(poisson=True)
+
+
+def hierarchical(blocks: int, model: HierarchicalMF, **changes: Any) -> Job:
+    """Nine sweeps of a model whose rows have sampled priors and centres."""
+    return job_of(blocks, domain=CoRV(Identity()), model=model, **changes)
+
+
 # every sampler and domain that the command line can ask for
 FAMILY: dict[str, Callable[[int], Job]] = {
     "sgnht": job_of,
@@ -126,9 +158,10 @@ FAMILY: dict[str, Callable[[int], Job]] = {
     "sgrhmc, mirror": lambda g: job_of(g, SGRHMC(Mirror().metric, 0.5), Mirror(), 0.03),
     "sgmgt": lambda g: resampled(job_of(g, SGMGT(0.5))),
     "sgmgt, mirror": lambda g: job_of(g, SGMGT(0.5), Mirror(), 0.05, local_steps=2),
-    "gaussian": lambda g: job_of(
-        g, domain=CoRV(Identity()), model=GaussianMF.first(RANK, MEAN_RATING), sweeps=16, burn_in=11
-    ),
+    "gaussian": lambda g: hierarchical(g, GAUSSIAN),
+    "gaussian, minibatches": lambda g: hierarchical(g, GAUSSIAN, batch_size=40, local_steps=2),
+    "gaussian, sgmgt": lambda g: hierarchical(g, GAUSSIAN, sampler=SGMGT(0.5)),
+    "poisson": lambda g: hierarchical(g, POISSON),
     "sgmgt-d": lambda g: job_of(
         g, SGMGT(0.5, MonomialGamma(2), 0.1, 0.1, integrator="euler"), batch_size=40
     ),

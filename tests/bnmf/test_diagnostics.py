@@ -130,7 +130,7 @@ def simulated(model: Model, factor: float) -> tuple[dict[str, float], int]:
         x = rng.poisson(model.counts_per_unit * rate) / model.counts_per_unit
         model = replace(model, counts_per_unit=model.counts_per_unit / factor**2)
     x = np.clip(np.round(x / scale.step) * scale.step, scale.low, scale.high)
-    lower, upper = (edge @ weights for edge in model.cdf(x[:, None], mu, scale))
+    lower, upper = (edge @ weights for edge in model.cdf(x[:, None], mu, None, scale))
     return calibration(lower, upper).coverage, n
 
 

@@ -193,7 +193,7 @@ def test_at_temperature_zero_the_potential_descends(domain: Domain, blocks: int)
         x = torch.from_numpy(RATINGS[TRAIN])
         mu = (w.double() @ h.double().T)[torch.from_numpy(TRAIN)]
         prior = model.prior_rate_w * w.sum() + model.prior_rate_h * h.sum()
-        return (prior.double() - model.log_prob(x, mu).sum()).item()
+        return (prior.double() - model.log_prob(x, mu, None).sum()).item()
 
     values = np.array([potential(w, h) for _, w, h in memory.draws.values()])
     assert len(values) == 30 and values[-1] < values[0] - 50.0
