@@ -81,7 +81,7 @@ def test_several_chains_have_one_line(screen: io.StringIO) -> None:
     events = [of(0, 37, 64.4, first), of(1, 35, 70.0, second), of(0, 38, 63.0, {})]
     line = last_frame(screen, *(lambda it, e=e: it.sweep(e) for e in events))
     assert line.strip("━╸╺ ") == (
-        "sweep 35/800 of 2 chains  12.0 M ratings/s  valid RMSE 0.9124, mean 0.8767  70 s left"
+        "2 chains: 35/800  12.0 M ratings/s  valid RMSE 0.9124, mean 0.8767  70 s left"
     )
 
 
