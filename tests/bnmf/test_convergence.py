@@ -76,7 +76,7 @@ def far_start(x: np.ndarray) -> None:
 
 
 def stopped_early(x: np.ndarray) -> None:
-    x[1, 20:] = x[1, 20]
+    x[1, 20:] = 1.0
 
 
 def drifting_alike(x: np.ndarray) -> None:
@@ -87,17 +87,26 @@ def of_another_spread(x: np.ndarray) -> None:
     x[1] *= 3.0  # about the same mean: seen by the folded scores alone
 
 
-@pytest.mark.parametrize("fault", [far_start, stopped_early, drifting_alike, of_another_spread])
+def at_rest_apart(x: np.ndarray) -> None:
+    x[0], x[1:] = 1.0, 2.0
+
+
+@pytest.mark.parametrize(
+    "fault", [far_start, stopped_early, drifting_alike, of_another_spread, at_rest_apart]
+)
 @pytest.mark.parametrize("chains", [2, 4])
 def test_chains_that_did_not_come_together_are_seen(fault: object, chains: int) -> None:
     x = numpy_noise(chains, 4).normal(size=(chains, 400, 10))
     fault(x)  # type: ignore[operator]
-    assert convergence(x).rhat.min() > HIGHEST
-
-
-def test_where_nothing_can_be_said() -> None:
-    x = numpy_noise(5).normal(size=(2, 50, 2))
-    x[..., 1] = 3.0
     rhat = convergence(x).rhat
-    assert np.isfinite(rhat[0]) and np.isnan(rhat[1])
+    assert rhat.min() > HIGHEST and np.isfinite(rhat).all()
+
+
+def test_what_never_moves_has_converged() -> None:
+    assert (convergence(np.full((2, 50, 3), 3.0)).rhat <= 1.0).all()
+
+
+def test_of_three_sweeps_nothing_can_be_said() -> None:
+    x = numpy_noise(5).normal(size=(2, 4, 2))
+    assert np.isfinite(convergence(x).rhat).all()
     assert np.isnan(convergence(x[:, :3])).all()
