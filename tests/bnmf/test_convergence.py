@@ -68,7 +68,7 @@ def test_chains_of_one_law_pass() -> None:
     m, n = 8, 500
     found = convergence(numpy_noise(3).normal(size=(m // 2, 2 * n, 20)))
     unlikely = stats.chi2.isf(1e-8, m - 1) / (m - 1)
-    assert found.rhat.max() < np.sqrt(1.0 + (unlikely - 1.0) / n) * (1.0 + 5.0 / n) < HIGHEST
+    assert found.rhat.max() < np.sqrt(1.0 + (unlikely - 1.0) / n) < HIGHEST
 
 
 def far_start(x: np.ndarray) -> None:
