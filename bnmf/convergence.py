@@ -32,7 +32,7 @@ class Convergence(NamedTuple):
 def convergence(traces: Floats) -> Convergence:
     """Of C >= 1 chains of N sweeps, (C, N, n).
 
-    R-hat is NaN of a quantity that never moves, and all are of fewer than 4 sweeps.
+    All are NaN of fewer than 4 sweeps.
     """
     if traces.shape[1] < FEWEST:
         unknown = np.full(traces.shape[2], np.nan)
@@ -40,7 +40,7 @@ def convergence(traces: Floats) -> Convergence:
     halves = _halves(traces)
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
     low, high = np.quantile(traces, (0.05, 0.95), axis=(0, 1))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # of what never moves
         return Convergence(
             np.maximum(_rhat(_normal_scores(halves)), _rhat(_normal_scores(folded))),
             _ess(_normal_scores(halves)),
@@ -67,7 +67,7 @@ def _normal_scores(x: Floats) -> Floats:
 def _rhat(x: Floats) -> Floats:
     """Of (C, N, n): the root of the pooled variance over that within chains."""
     n = x.shape[1]
-    within = x.var(1, ddof=1).mean(0)
+    within = np.maximum(x.var(1, ddof=1).mean(0), 1e-12)  # chains may have come to rest apart
     between = x.mean(1).var(0, ddof=1)
     ratio: Floats = np.sqrt((n - 1) / n + between / within)
     return ratio

@@ -128,7 +128,7 @@ def _traces(run: Run) -> dict[str, NDArray[np.float64]]:
 
 def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
     def worst(of: Callable[..., Any], values: NDArray[np.float64]) -> float | None:
-        known = values[np.isfinite(values)]
+        known = values[~np.isnan(values)]
         return float(of(known)) if len(known) else None
 
     report = {}

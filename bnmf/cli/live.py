@@ -69,10 +69,10 @@ class LiveLine:
 def _describe(newest: list[SweepEvent]) -> str:
     """The chains in one line: the one furthest behind, and RMSEs averaged over them."""
     first = newest[0]
-    of_chains = f" of {first.chains} chains" if first.chains > 1 else ""
+    about = "sweep" if first.chains == 1 else f"{first.chains} chains:"  # short: 80 columns
     rate = sum(event.ratings_per_second for event in newest)
     words = [
-        f"sweep {min(event.sweep for event in newest)}/{first.sweeps}{of_chains}",
+        f"{about} {min(event.sweep for event in newest)}/{first.sweeps}",
         f"{rate / 1e6:.1f} M ratings/s",
     ]
     part = "valid" if "valid_rmse_draw" in first.metrics else "test"

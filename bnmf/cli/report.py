@@ -51,7 +51,6 @@ def _show_convergence(console: Console, report: dict[str, dict[str, float | None
         )
         table.add_row(NAMES.get(name, name), *cells)
     console.print(table)
-    console.print("R-hat: the largest of those traced; ESS: their smallest effective sample size")
 
 
 def show(run_path: str, report: dict[str, Any]) -> None:
@@ -75,12 +74,13 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
+    _show_convergence(console, report["convergence"])
     if report["baselines"]:
         console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
         console.print(
             "worst tenth: the users, by training ratings, whose intervals are furthest off"
         )
-    _show_convergence(console, report["convergence"])
+    console.print("R-hat: the largest of those traced; ESS: their smallest effective sample size")
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)
 
 

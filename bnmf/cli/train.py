@@ -134,7 +134,9 @@ def train(
     seed: Annotated[int | None, option("Seed of the split and of the chain; 0 by default.")] = None,
     threads: Annotated[
         int | None,
-        option("Blocks at work at once, of all chains; changes no result. All cores by default."),
+        option(
+            "Blocks at work at once, shared by the chains; changes no result. All cores by default."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")

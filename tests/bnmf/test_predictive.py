@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -62,3 +64,35 @@ def test_going_on_from_saved_tensors_is_exact(
     assert part.weight == whole.weight
     assert torch.equal(part.mean, whole.mean) and torch.equal(part.variance, whole.variance)
     assert all(tensor.dtype == torch.float64 for tensor in part.tensors().values())
+
+
+@settings(deadline=None, derandomize=False)
+@given(draws=draws, cuts=st.lists(st.integers(0, 12), min_size=1, max_size=3).map(sorted))
+def test_pooled_moments_are_numpys_over_all_draws(
+    draws: list[tuple[float, list[float]]], cuts: list[int]
+) -> None:
+    """Some parts have taken in nothing."""
+    parts = []
+    for a, b in pairwise([0, *cuts, len(draws)]):
+        part = RunningMoments(3)
+        for weight, values in draws[a:b]:
+            part.update(torch.tensor(values, dtype=torch.float64), weight)
+        parts.append(part)
+    before = [part.mean.clone() for part in parts]
+    pooled = RunningMoments.pooled(parts)
+    weights, values = np.array([w for w, _ in draws]), np.array([v for _, v in draws])
+    mean = np.average(values, axis=0, weights=weights)
+    variance = np.average((values - mean) ** 2, axis=0, weights=weights)
+    assert pooled.weight == pytest.approx(weights.sum(), rel=1e-12)
+    np.testing.assert_allclose(pooled.mean, mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(pooled.variance, variance, rtol=1e-9, atol=1e-9)
+    assert all(torch.equal(part.mean, old) for part, old in zip(parts, before, strict=True))
+
+
+def test_one_part_pooled_is_itself_bit_for_bit() -> None:
+    part = RunningMoments(3)
+    for values in numpy_noise(7).normal(size=(9, 3)):
+        part.update(torch.from_numpy(values), 0.3)
+    pooled = RunningMoments.pooled([part])
+    assert pooled.weight == part.weight
+    assert torch.equal(pooled.mean, part.mean) and torch.equal(pooled.variance, part.variance)
