@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ import torch
 
 import bnmf
 from bnmf.blocks import RatingBlock
+from bnmf.chains import pooled_averages, run_chains
 from bnmf.config import TrainConfig, combine, config_of
 from bnmf.diagnostics import Biases, Ratings, fit_biases
 from bnmf.evaluation import report_of
 from bnmf.models import Curvature
 from bnmf.parts import domain_of, model_of, sampler_of
-from bnmf.pool import HeldOut, LocalPool
+from bnmf.pool import HeldOut, LocalPool, Rows, Watched
 from bnmf.posterior import Posterior
+from bnmf.predictive import RunningMoments
+from bnmf.random import Key, Role, generator
 from bnmf.run import Listener, Run, RunRecorder, SweepEvent, write_json
 from bnmf.schedules import Schedule
 from bnmf.sweep import Rule
-from bnmf.training import ChainDiverged, Interrupted, Job, run
+from bnmf.training import ChainDiverged, Interrupted, Job
 from data_pipeline.dataset import Dataset, Manifest, RatingColumns
 from data_pipeline.errors import InputError
 from data_pipeline.files import replace_file
@@ -59,7 +63,7 @@ def train(
         resume: go on with the run in ``out``, whose configuration is taken.
         config: a TOML file of settings, which ``settings`` override.
         started: called with the run before its first sweep.
-        listener: called with a `bnmf.run.SweepEvent` after every sweep.
+        listener: called with a `bnmf.run.SweepEvent` after every sweep of every chain.
         progress: called while data are read.
         settings: the fields of `bnmf.config.TrainConfig`.
 
@@ -84,8 +88,7 @@ def train(
     vocabularies = [dataset.path / name for name in ("users.parquet", "items.parquet")]
 
     def begin() -> Run:
-        manifest = {**_manifest(dataset), "preset": chosen.preset_in_force()}
-        return Run.create(folder, chosen.to_toml(), manifest, vocabularies)
+        return Run.create(folder, chosen.to_toml(), _manifest(chosen, dataset), vocabularies)
 
     return _train(chosen, dataset, started, listener, begin)
 
@@ -130,14 +133,11 @@ def _train(
 ) -> Run:
     """Everything is read before ``begin`` writes: bad data leave no run behind."""
     job = job_of(config, dataset)
-    pool = local_pool(dataset, config.threads or 1)
-    try:
+    with local_pools(config, dataset) as pools:
         begun = begin()
         if started is not None:
             started(begun)
-        return _sample(begun, config, dataset, listener, job, pool)
-    finally:
-        pool.close()
+        return _sample(begun, config, dataset, listener, job, pools)
 
 
 def _sample(
@@ -146,26 +146,36 @@ def _sample(
     dataset: Dataset,
     listener: Listener | None,
     job: Job,
-    pool: LocalPool,
+    pools: list[LocalPool],
 ) -> Run:
-    checkpoint = begun.load_checkpoint()
-    begun.rewind(checkpoint[0].sweep if checkpoint else 0)
+    begun.tidy()
+    checkpoints = [chain.load_checkpoint() for chain in begun.chains]
+    for chain, checkpoint in zip(begun.chains, checkpoints, strict=True):
+        chain.rewind(checkpoint[0].sweep if checkpoint else 0)
     begun.set_status("running")
-    recorder = RunRecorder(
-        begun,
-        listener or _silent,
-        config.checkpoint_seconds,
-        sweeps=job.sweeps,
-        ratings=_ratings_a_sweep(config, dataset),
-    )
+    tell = _one_at_a_time(listener or _silent)
+    recorders = [
+        RunRecorder(
+            begun,
+            chain,
+            tell,
+            config.checkpoint_seconds,
+            sweeps=job.sweeps,
+            ratings=_ratings_a_sweep(config, dataset),
+        )
+        for chain in range(config.chains)
+    ]
     try:
         with stop_on_signal() as stop:
-            run(pool, job, recorder, checkpoint, stop)
-        biases = fit_biases(lambda: _training_ratings(pool, dataset.manifest), _shape(dataset))
-        posterior = Posterior.load(begun.path) if pool.held_out else None
-        for part in pool.held_out:
+            run_chains(pools, job, recorders, checkpoints, stop)
+        first = pools[0]
+        train = first.train
+        biases = fit_biases(lambda: _training_ratings(train, dataset.manifest), _shape(dataset))
+        posterior = Posterior.load(begun.path) if first.held_out else None
+        for part in first.held_out:
             assert posterior is not None
-            _write_predictions(begun, dataset, pool, part, posterior, biases)
+            averages = pooled_averages(pools, part)
+            _write_predictions(begun, dataset, averages, part, posterior, biases)
     except Interrupted:
         begun.set_status("interrupted")
         raise
@@ -173,15 +183,28 @@ def _sample(
         begun.set_status("diverged")
         raise
     finally:
-        recorder.close()
+        for recorder in recorders:
+            recorder.close()
     write_json(begun.path / "report.json", report_of(begun))
-    begun.prune_checkpoints(keep=1)
+    for chain in begun.chains:
+        chain.prune_checkpoints(keep=1)
     begun.set_status("finished")
     return begun
 
 
 def _silent(event: SweepEvent) -> None:
     """The listener of a caller who does not listen."""
+
+
+def _one_at_a_time(listener: Listener) -> Listener:
+    """Chains in threads of their own tell one listener."""
+    lock = threading.Lock()
+
+    def tell(event: SweepEvent) -> None:
+        with lock:
+            listener(event)
+
+    return tell
 
 
 def _ratings_a_sweep(config: TrainConfig, dataset: Dataset) -> int:
@@ -249,10 +272,12 @@ def _anywhere(name: str, value: Any) -> Any:
     return str(Path(value).absolute()) if is_path else value
 
 
-def _manifest(dataset: Dataset) -> dict[str, Any]:
+def _manifest(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
     about = dataset.manifest
     return {
         "status": "running",
+        "chains": config.chains,
+        "preset": config.preset_in_force(),
         "dataset": {
             "name": about.name,
             "digest": about.digest,
@@ -300,7 +325,7 @@ def job_of(config: TrainConfig, dataset: Dataset) -> Job:
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(
-        model=model_of(config, dataset.manifest.rating["mean"]),
+        model=model_of(config, dataset.manifest.rating),
         domain=domain,
         sampler=sampler_of(config, domain),
         blocks=dataset.manifest.blocks,
@@ -326,8 +351,14 @@ def job_of(config: TrainConfig, dataset: Dataset) -> Job:
     )
 
 
-def local_pool(dataset: Dataset, threads: int, parts: Sequence[str] = HELD_OUT) -> LocalPool:
-    """The training ratings and the held-out ``parts`` in memory; other parts are not read."""
+@contextmanager
+def local_pools(
+    config: TrainConfig, dataset: Dataset, parts: Sequence[str] = HELD_OUT
+) -> Iterator[list[LocalPool]]:
+    """A pool a chain, over the same ratings, and the held-out ``parts``; they share the threads.
+
+    Other parts are not read.
+    """
     about = dataset.manifest
     blocks = range(about.blocks)
     rows, cols = about.row_offsets, about.col_offsets
@@ -340,14 +371,13 @@ def local_pool(dataset: Dataset, threads: int, parts: Sequence[str] = HELD_OUT) 
         all_counts = torch.from_numpy(of.astype(np.float32)).unsqueeze(1)
         return [all_counts[offsets[b] : offsets[b + 1]] for b in blocks]
 
-    return LocalPool(
-        train=[
-            [
-                RatingBlock.from_arrays(*local(b, c, x))
-                for c, x in enumerate(dataset.part("train", b))
-            ]
-            for b in blocks
-        ],
+    train = [
+        [RatingBlock.from_arrays(*local(b, c, x)) for c, x in enumerate(dataset.part("train", b))]
+        for b in blocks
+    ]
+    pool = partial(
+        LocalPool,
+        train=train,
         held_out={
             part: [
                 [
@@ -362,17 +392,60 @@ def local_pool(dataset: Dataset, threads: int, parts: Sequence[str] = HELD_OUT) 
         },
         row_counts=counts(dataset.users().counts, rows),
         col_counts=counts(dataset.items().counts, cols),
-        threads=threads,
+        threads=max(1, (config.threads or 1) // config.chains),
+        watched=_watched(config, dataset, train, parts),
     )
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(pool())) for _ in range(config.chains)]
+
+
+# Training ratings that the traced log-likelihood is of, and predictions that are traced.
+WATCHED_RATINGS, WATCHED_PREDICTIONS = 512, 64
+
+
+def _watched(
+    config: TrainConfig, dataset: Dataset, train: list[list[RatingBlock]], parts: Sequence[str]
+) -> dict[str, Watched]:
+    """The same samples for every chain; predictions of held-out pairs where there are any."""
+    about = dataset.manifest
+    noise = np.random.default_rng(generator(Key(config.seed), Role.WATCH).initial_seed())
+
+    def sample(part: str, size: int) -> Watched:
+        chunks = _training_ratings(train, about) if part == "train" else _ratings(dataset, part)
+        picks = np.sort(noise.choice(about.counts[part], min(size, about.counts[part]), False))
+        found, done = [], 0
+        for chunk in chunks:
+            here = picks[(done <= picks) & (picks < done + len(chunk[0]))] - done
+            found.append([column[here] for column in chunk])
+            done += len(chunk[0])
+        users, items, ratings = map(np.concatenate, zip(*found, strict=True))
+        return Watched(
+            Rows.of(users, about.row_offsets),
+            Rows.of(items, about.col_offsets),
+            torch.from_numpy(ratings.astype(np.float32)),
+        )
+
+    part = next((part for part in reversed(parts) if about.counts[part]), "train")
+    return {
+        "log_prob": sample("train", WATCHED_RATINGS),
+        "predictions": sample(part, WATCHED_PREDICTIONS),
+    }
+
+
+def _ratings(dataset: Dataset, part: str) -> Iterator[Ratings]:
+    """Block by block."""
+    for b in range(dataset.manifest.blocks):
+        for x in dataset.part(part, b):
+            yield x.user, x.item, x.rating
 
 
 def _shape(dataset: Dataset) -> tuple[int, int]:
     return dataset.manifest.users, dataset.manifest.items
 
 
-def _training_ratings(pool: LocalPool, about: Manifest) -> Iterator[Ratings]:
+def _training_ratings(train: list[list[RatingBlock]], about: Manifest) -> Iterator[Ratings]:
     """From memory: a baseline goes through them many times."""
-    for b, line in enumerate(pool.train):
+    for b, line in enumerate(train):
         for c, block in enumerate(line):
             lengths = block.by_row.starts.diff().numpy()
             users = about.row_offsets[b] + np.repeat(np.arange(len(lengths)), lengths)
@@ -381,7 +454,12 @@ def _training_ratings(pool: LocalPool, about: Manifest) -> Iterator[Ratings]:
 
 
 def _write_predictions(
-    begun: Run, dataset: Dataset, pool: LocalPool, part: str, posterior: Posterior, biases: Biases
+    begun: Run,
+    dataset: Dataset,
+    pooled: list[list[RunningMoments]],
+    part: str,
+    posterior: Posterior,
+    biases: Biases,
 ) -> None:
     """The held-out ratings in the dataset's order, each with its predictive mean and spread."""
     users, items = dataset.users().ids, dataset.items().ids
@@ -389,7 +467,7 @@ def _write_predictions(
     path.parent.mkdir(exist_ok=True)
     with replace_file(path) as temporary:
         writer: pq.ParquetWriter | None = None
-        for b, averages in enumerate(pool.averages(part)):
+        for b, averages in enumerate(pooled):
             means = torch.cat([average.mean for average in averages]).numpy()
             variances = torch.cat([average.variance for average in averages]).numpy()
             done = 0
@@ -401,7 +479,12 @@ def _write_predictions(
                     "item": items.take(pa.array(held.item)),
                     "rating": held.rating,
                     "mean": mean,
-                    "std": np.sqrt(epistemic + posterior.noise(mean[:, None])),
+                    "std": np.sqrt(
+                        epistemic
+                        + posterior.noise(
+                            held.user.astype(np.int64), held.item.astype(np.int64), mean
+                        )
+                    ),
                     "std_epistemic": np.sqrt(epistemic),
                     "biases": biases.predict(held.user, held.item),
                 }

@@ -21,6 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Yokoi et al., section 6.1 and appendix C: plain CoRV-SGLD, minibatches from the whole set.
     "corv-paper": {
         "model": "poisson-nmf",
+        "prior": "exponential",
         "sampler": "sgld",
         "domain": "corv",
         "rank": 20,
@@ -39,7 +40,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 MOMENTA = ("sghmc", "sgnht", "sgrhmc", "sgmgt", "sgmgt-d")
 
 # What goes with some samplers or models alone: its default, the choice it hangs on, and which.
-# A default of ... is computed from the data.
+# A default of ... is computed from the data or other settings.
 OPTIONS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "friction": (0.5, "sampler", MOMENTA),
     "noise_estimate": (0.0, "sampler", ("sghmc", "sgrhmc")),
@@ -48,9 +49,11 @@ OPTIONS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "diffusion": (0.1, "sampler", ("sgmgt-d",)),
     "resample_every": (None, "sampler", MOMENTA),
     "transform": (..., "domain", ("corv", "ito")),
-    "counts_per_unit": (4.0, "model", ("poisson-nmf",)),
-    "prior_rate_w": (..., "model", ("poisson-nmf",)),
-    "prior_rate_h": (..., "model", ("poisson-nmf",)),
+    "counts_per_unit": (4.0, "prior", ("exponential",)),
+    "prior_rate_w": (..., "prior", ("exponential",)),
+    "prior_rate_h": (..., "prior", ("exponential",)),
+    "implicit": (True, "prior", ("hierarchical",)),
+    "non_negative": (..., "prior", ("hierarchical",)),
 }
 
 # By sampler, then by sampler and domain or model; chosen on validation ratings (experiments/LOG.md).
@@ -64,7 +67,7 @@ STEP_SIZES: dict[str, float] = {
     "sgmgt-d": 0.2,
     "sgld mirror": 0.03,
     "sgld ito": 1e-4,
-    "sgnht gaussian-mf": 0.15,
+    "sgnht hierarchical": 0.15,
 }
 
 
@@ -88,6 +91,9 @@ class TrainConfig(BaseModel):
     preset: str | None = None
     model: Literal["poisson-nmf", "gaussian-mf"] = "poisson-nmf"
     rank: int = Field(20, ge=1, le=4096)
+    prior: Literal["hierarchical", "exponential"] = "hierarchical"
+    non_negative: bool | None = None
+    implicit: bool | None = None
     counts_per_unit: float | None = Field(None, gt=0, allow_inf_nan=False)
     prior_rate_w: float | None = Field(None, gt=0, allow_inf_nan=False)
     prior_rate_h: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -113,6 +119,7 @@ class TrainConfig(BaseModel):
     sweeps: int = Field(800, ge=1)
     burn_in: int | None = Field(None, ge=0)
     thin: int | None = Field(None, ge=1)
+    chains: int = Field(1, ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
     threads: int | None = Field(None, ge=1)
     checkpoint_seconds: float = Field(30.0, ge=0)
@@ -125,8 +132,15 @@ class TrainConfig(BaseModel):
                 f"--domain ito is for --sampler sgld: the Itô formula transforms plain Langevin "
                 f"dynamics; run {self.sampler} with --domain corv"
             )
-        if self.domain == "mirror" and self.model == "gaussian-mf":
-            raise ValueError("--domain mirror needs bounded factors: gaussian-mf's are real")
+        if self.prior == "exponential" and self.model != "poisson-nmf":
+            raise ValueError("--prior exponential is for --model poisson-nmf: leave it out")
+        if self.prior == "hierarchical" and self.domain != "corv":
+            raise ValueError(
+                f"--domain {self.domain} needs --prior exponential: the hierarchical prior is that "
+                "of the proxies, which --domain corv samples"
+            )
+        if self.model == "poisson-nmf" and self.non_negative is False:
+            raise ValueError("--no-non-negative is for --model gaussian-mf: rates are above 0")
         for option, (_, choice, takers) in OPTIONS.items():
             if getattr(self, option) is not None and getattr(self, choice) not in takers:
                 raise ValueError(
@@ -155,15 +169,17 @@ class TrainConfig(BaseModel):
         rate = math.sqrt(self.rank / mean_rating) if mean_rating > 0 else None
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
         step_size = STEP_SIZES[self.sampler]
-        for beside in (str(self.domain), str(self.model)):
+        for beside in (str(self.domain), str(self.prior)):
             step_size = STEP_SIZES.get(f"{self.sampler} {beside}", step_size)
+        non_negative = self.non_negative or self.model == "poisson-nmf"
         chosen = {
             "prior_rate_w": rate,
             "prior_rate_h": rate,
             "burn_in": burn_in,
             "thin": max(1, (self.sweeps - burn_in) // 32),
             "step_size": step_size,
-            "transform": "identity" if self.model == "gaussian-mf" else "softplus",
+            "transform": "softplus" if non_negative else "identity",
+            "non_negative": non_negative,
             "threads": _cores(),
         }
         chosen |= {name: default for name, (default, *_) in OPTIONS.items() if default is not ...}

@@ -1,12 +1,14 @@
-"""How far off predictions are, and the baselines that any model must beat."""
+"""How far off predictions are, how honest their spread, and the baseline that any must beat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+LEVELS = (50, 80, 90, 95)
 
 Ratings = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
 
@@ -22,6 +24,64 @@ def accuracy(ratings: NDArray[np.floating], predictions: NDArray[np.floating]) -
     """Root mean square and mean absolute error of (n,) predictions."""
     error = ratings.astype(np.float64) - predictions
     return Accuracy(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))))
+
+
+class Calibration(NamedTuple):
+    """How a predictive distribution fared on ratings that it had not seen."""
+
+    log_predictive_density: float  # mean log probability of the observed (rounded) rating
+    coverage: dict[str, float]  # level in % -> share of ratings inside the central interval
+
+
+def calibration(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> Calibration:
+    """From the predictive CDF at both edges of each observed rating's cell, each (n,).
+
+    Ratings are rounded, so the probability integral transform u is uniform on (lower, upper) if
+    the model is right; the c-interval covers when |u - 1/2| <= c/2. The share covered is its
+    exact expectation over u, not one random u.
+    """
+    width = upper - lower
+    tiny = np.finfo(np.float64).tiny
+    coverage = {}
+    for level in LEVELS:
+        half = level / 200
+        inside = np.minimum(upper, 0.5 + half) - np.maximum(lower, 0.5 - half)
+        covered = np.where(
+            width > tiny,
+            np.maximum(inside, 0.0) / np.maximum(width, tiny),
+            np.abs(lower - 0.5) <= half,
+        )
+        coverage[str(level)] = float(covered.mean())
+    return Calibration(float(np.log(np.maximum(width, tiny)).mean()), coverage)
+
+
+def by_activity(
+    activity: NDArray[np.integer],
+    users: NDArray[np.integer],
+    ratings: NDArray[np.floating],
+    predictions: NDArray[np.floating],
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
+) -> list[dict[str, Any]]:
+    """`accuracy` and `calibration` for each tenth of the users, from the least active up.
+
+    ``activity`` (I,) counts each user's training ratings; the rest is of the n held-out ratings,
+    (n,) each. Tenths are of the users who have any. Users of equal activity stay together, so
+    that a tenth may be empty: it is left out.
+    """
+    own = activity[users]
+    ranked = np.sort(activity[np.unique(users)])
+    first = ranked[np.arange(1, 10) * len(ranked) // 10]  # of each tenth but the lowest
+    tenth = np.searchsorted(first, own, side="right")
+    return [
+        {
+            "training_ratings": [int(own[rows].min()), int(own[rows].max())],
+            **accuracy(ratings[rows], predictions[rows])._asdict(),
+            **calibration(lower[rows], upper[rows])._asdict(),
+            "count": int(rows.sum()),
+        }
+        for rows in (tenth == number for number in np.unique(tenth))
+    ]
 
 
 class Biases(NamedTuple):

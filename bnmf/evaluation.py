@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bnmf.diagnostics import accuracy
+from bnmf.config import config_of
+from bnmf.convergence import HIGHEST, convergence
+from bnmf.diagnostics import accuracy, by_activity, calibration
 from bnmf.posterior import Posterior
-from bnmf.predictive import calibration
 from bnmf.run import Run
 from data_pipeline.errors import InputError
+from data_pipeline.files import replace_file
 from data_pipeline.vocabulary import read_table
 
 PARTS = ("test", "valid")
@@ -23,8 +29,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     Raises:
         InputError: the run is not finished, or a file is damaged.
     """
-    if run.status != "finished":
-        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+    _check_finished(run)
     return report_of(run)
 
 
@@ -34,13 +39,17 @@ def report_of(run: Run) -> dict[str, Any]:
     With a preset, also what it set (`TrainConfig.preset_in_force`).
 
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
-    density and the coverage are of the mixture of the likelihood over the kept draws.
+    density and the coverage are of the mixture of the likelihood over the kept draws. All are
+    of the chains together, and are there for each tenth of the users too, by their training
+    ratings. ``convergence`` has a dictionary a traced quantity: how many numbers it is, their
+    largest R-hat, how many are above `HIGHEST`, and their smallest effective sample sizes.
 
     Raises:
         InputError: there are no predictions yet, or a file is damaged.
     """
     preset = run.manifest.get("preset")
     report: dict[str, Any] = {"preset": preset} if preset else {}
+    report["convergence"] = _convergence(run)
     baselines: dict[str, Any] = {}
     posterior = Posterior.load(run.path)
     mean_rating = run.manifest["dataset"]["rating"]["mean"]
@@ -54,10 +63,12 @@ def report_of(run: Run) -> dict[str, Any]:
             raise InputError(f"{path} is not of this run: restore it or train again")
         rating = table["rating"].to_numpy().astype(np.float64)
         lower, upper = _predictive_cdf(posterior, users, items, rating)
+        mean = table["mean"].to_numpy()
         report[part] = {
-            **accuracy(rating, table["mean"].to_numpy())._asdict(),
+            **accuracy(rating, mean)._asdict(),
             **calibration(lower, upper)._asdict(),
             "count": len(rating),
+            "by_activity": by_activity(posterior.users.counts, users, rating, mean, lower, upper),
         }
         baselines[part] = {
             "global_mean": accuracy(rating, np.full(len(rating), mean_rating))._asdict(),
@@ -69,6 +80,74 @@ def report_of(run: Run) -> dict[str, Any]:
     return {**report, "baselines": baselines}
 
 
+def write_inference_data(run: Run, path: Path) -> None:
+    """The traces of a finished run as ArviZ's InferenceData, in netCDF; draws are sweeps.
+
+    Raises:
+        InputError: the run is not finished or damaged, ``path`` is a folder, or arviz is missing.
+    """
+    _check_finished(run)
+    if path.is_dir():
+        raise InputError(f"--inference-data {path} is a folder: name a file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of its next major version
+            import arviz
+    except ImportError as error:
+        raise InputError("--inference-data needs arviz: pip install 'bnmf[arviz]'") from error
+    data = arviz.from_dict(
+        posterior={name: x[..., 0] if x.shape[2] == 1 else x for name, x in _traces(run).items()},
+        coords={"draw": _traced_sweeps(run)},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as temporary:
+        data.to_netcdf(str(temporary))
+
+
+def _check_finished(run: Run) -> None:
+    if run.status != "finished":
+        raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
+
+
+def _traced_sweeps(run: Run) -> range:
+    config = config_of(run.path)
+    assert config.burn_in is not None
+    return range(config.burn_in + 1, config.sweeps + 1)
+
+
+def _traces(run: Run) -> dict[str, NDArray[np.float64]]:
+    """What was traced, (chains, sweeps after burn-in, n), by name.
+
+    Raises:
+        InputError: a file is missing or damaged.
+    """
+    chains = [chain.traces() for chain in run.chains]
+    sweeps = len(_traced_sweeps(run))
+    shapes = {name: (sweeps, x.shape[1]) for name, x in chains[0].items()}
+    for chain, traces in zip(run.chains, chains, strict=True):
+        if not traces or {name: x.shape for name, x in traces.items()} != shapes:
+            raise InputError(f"{chain.path / 'traces.jsonl'} is damaged: restore it or train again")
+    return {name: np.stack([traces[name] for traces in chains]) for name in shapes}
+
+
+def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
+    def worst(of: Callable[..., Any], values: NDArray[np.float64]) -> float | None:
+        known = values[~np.isnan(values)]
+        return float(of(known)) if len(known) else None
+
+    report = {}
+    for name, traces in _traces(run).items():
+        found = convergence(traces)
+        report[name] = {
+            "count": traces.shape[2],
+            "rhat": worst(np.max, found.rhat),
+            "above": int((found.rhat > HIGHEST).sum()),
+            "ess_bulk": worst(np.min, found.ess_bulk),
+            "ess_tail": worst(np.min, found.ess_tail),
+        }
+    return report
+
+
 def _predictive_cdf(
     posterior: Posterior, users: np.ndarray, items: np.ndarray, rating: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -78,9 +157,8 @@ def _predictive_cdf(
 
     def of(start: int) -> None:
         part = slice(start, start + posterior.pairs_at_once)
-        below, above = posterior.model.cdf(
-            rating[part, None], posterior.rates(users[part], items[part]), posterior.scale
-        )
+        rates, level = posterior.rates(users[part], items[part])
+        below, above = posterior.model.cdf(rating[part, None], rates, level, posterior.scale)
         lower[part], upper[part] = below @ weights, above @ weights
 
     # Incomplete Gamma functions take most of an evaluation's time, and leave Python alone.

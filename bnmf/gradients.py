@@ -20,7 +20,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor([0, 0], [], [], (1, 1), check_invariants=False)
 
-Score = Callable[[Tensor, Tensor], Tensor]
+# (x, mu, level) -> d log p / d mu and, of models with levels, d log p / d level; each (n,)
+Score = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 # torch's sparse products on a CPU are MKL's; without it (Arm), gathers do the same, slower.
@@ -37,17 +38,34 @@ def rates(pattern: Pattern, w: Tensor, h: Tensor) -> Tensor:
 
 
 def likelihood_gradients(
-    score: Score, block: RatingBlock, w: Tensor, h: Tensor, scale: float
+    score: Score, block: RatingBlock, w: Tensor, h: Tensor, scale: float, levels: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(dU/dW (rows, K), dU/dH (cols, K)) for U = -scale * sum of log p(x | mu) over the block.
 
     ``scale`` makes the block's part an unbiased estimate of the whole: G times the block's
-    ratings over those of the minibatch.
+    ratings over those of the minibatch. With ``levels`` the last two columns of w and h are
+    (u, 0) and (0, v): a rating's level is u_i + v_j, and mu is none the wiser.
     """
-    c = score(block.ratings, rates(block.by_row, w, h)).mul_(-scale)
+    level = None
+    if levels:
+        level = w[:, -2][_rows(block.by_row)].add_(h[:, -1][block.by_row.index])
+    c, of_level = score(block.ratings, rates(block.by_row, w, h), level)
+    c.mul_(-scale)
     grad_w = _product(block.by_row, c, h)
     grad_h = _product(block.by_col, c.index_select(0, block.order), w)
+    if of_level is not None:
+        of_level.mul_(-scale)
+        one = w.new_ones(1, 1)
+        grad_w[:, -2:-1] = _product(block.by_row, of_level, one.expand(len(h), 1))
+        grad_h[:, -1:] = _product(
+            block.by_col, of_level.index_select(0, block.order), one.expand(len(w), 1)
+        )
     return grad_w, grad_h
+
+
+def row_sums(pattern: Pattern, dense: Tensor) -> Tensor:
+    """Of each row, the sum of the rows of dense (width, K) that it meets: (rows, K)."""
+    return _product(pattern, dense.new_ones(len(pattern.index)), dense)
 
 
 def _product(pattern: Pattern, values: Tensor, dense: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -14,10 +15,10 @@ from torch import Tensor
 
 from bnmf.blocks import Pattern, RatingBlock, column_block
 from bnmf.gradients import rates
+from bnmf.implicit import Implicit
 from bnmf.models import BlockStatistics, Side
 from bnmf.predictive import RunningMoments
 from bnmf.random import Key, Noise, Role, generator
-from bnmf.samplers import State
 from bnmf.sweep import FactorBlock, Rule, update_block
 
 T = TypeVar("T")
@@ -64,6 +65,33 @@ class HeldOut(NamedTuple):
         return made
 
 
+class Rows(NamedTuple):
+    """Some rows of a factor that lies in blocks."""
+
+    local: list[Tensor]  # (n_b,) int64 each: those of block b
+    order: Tensor  # (n,) int64: where each asked row stands among them
+
+    @staticmethod
+    def of(index: NDArray[np.integer], offsets: Sequence[int]) -> Rows:
+        """Rows ``index`` (n,) of a factor whose block b holds offsets[b] to offsets[b + 1]."""
+        by_block = np.argsort(index, kind="stable")
+        found = torch.from_numpy(index[by_block].astype(np.int64))
+        local = [found[(a <= found) & (found < b)] - a for a, b in pairwise(offsets)]
+        return Rows(local, torch.from_numpy(np.argsort(by_block)))
+
+    def __call__(self, blocks: Sequence[Tensor]) -> Tensor:
+        """(n, width)."""
+        return torch.cat([x[own] for x, own in zip(blocks, self.local, strict=True)])[self.order]
+
+
+class Watched(NamedTuple):
+    """A sample of n rated pairs, whose rates are traced."""
+
+    users: Rows
+    items: Rows
+    ratings: Tensor  # (n,) float32
+
+
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Sums over held-out ratings."""
@@ -82,14 +110,17 @@ class Pool(Protocol):
     def start(self, rule: Rule, key: Key, mean: float) -> None:
         """First factors, near sqrt(mean / K), drawn under ``key``."""
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
-        """Visit every block once, strata in ``order``; the model's misfit of all ratings."""
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
+        """Visit every block once, strata in ``order``."""
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """Of W's blocks and of H's, in block order."""
 
     def evaluate(self, weight: float | None) -> dict[str, list[Errors]]:
         """Errors a piece of each held-out part; with a weight the draw enters the averages."""
+
+    def watch(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """Of each watched sample its ratings (n,) and its pairs' designs, (n, width) each."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """This draw's designs: W (I, width), H (J, width)."""
@@ -119,6 +150,7 @@ class LocalPool:
     row_counts: list[Tensor]  # each (n_b, 1) float32: training ratings of each row
     col_counts: list[Tensor]
     threads: int
+    watched: dict[str, Watched] = field(default_factory=dict)
     _rows: list[FactorBlock] = field(default_factory=list)
     _cols: list[FactorBlock] = field(default_factory=list)
     _w: list[Tensor] = field(default_factory=list)
@@ -143,7 +175,11 @@ class LocalPool:
         def first(counts: Tensor, block: int, side: Side) -> FactorBlock:
             noise = Noise(generator(key._replace(block=block), Role.START, side))
             position = rule.domain.position(rule.model.start(counts, side, mean, noise))
-            return FactorBlock(rule.sampler.init(position, rule.temperature, noise), counts)
+            state = rule.sampler.init(position, rule.temperature, noise)
+            beside = None
+            if rule.model.implicit:
+                beside = Implicit.start(state.position, rule.sampler, rule.temperature, noise)
+            return FactorBlock(state, counts, beside)
 
         self._rows = [first(counts, b, Side.W) for b, counts in enumerate(self.row_counts)]
         self._cols = [first(counts, b, Side.H) for b, counts in enumerate(self.col_counts)]
@@ -153,44 +189,36 @@ class LocalPool:
         }
         self._refresh(rule)
 
-    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> float:
+    def sweep(self, rule: Rule, key: Key, order: Sequence[int]) -> None:
         """See `Pool.sweep`."""
         blocks = len(self.train)
-        misfit = 0.0
         for stratum in order:
 
-            def visit(b: int, stratum: int = stratum) -> float:
+            def visit(b: int, stratum: int = stratum) -> None:
                 c = column_block(b, stratum, blocks)
-                self._rows[b], self._cols[c], misfit = update_block(
+                self._rows[b], self._cols[c] = update_block(
                     self._rows[b],
                     self._cols[c],
                     self.train[b][c],
                     key._replace(stratum=stratum, block=b),
                     rule,
                     first=stratum == order[0],
+                    last=stratum == order[-1],
                 )
-                return misfit
 
-            misfit += sum(self._each(visit, range(blocks)))
+            self._each(visit, range(blocks))
         self._refresh(rule)
-        return misfit
 
     def statistics(self) -> tuple[list[BlockStatistics], list[BlockStatistics]]:
         """See `Pool.statistics`."""
         rule = self._rule
 
         def of(block: FactorBlock) -> BlockStatistics:
-            counts = block.counts.double().squeeze(1)
             theta = rule.domain.factor(block.state.position)
-            squares = theta[:, : rule.model.rank].square().mean(1).double()
-            return BlockStatistics(
-                len(counts),
-                counts.sum().item(),
-                torch.dot(counts, squares).item(),
-                len(counts) * rule.domain.mean_square_slope(block.state.position),
-                theta.sum(0, dtype=torch.float64),
-                theta.square().sum(0, dtype=torch.float64),
-            )
+            weights = block.implicit.weights.position if block.implicit is not None else None
+            found = rule.model.statistics(theta, block.counts, block.centre, weights)
+            slope = rule.domain.mean_square_slope(block.state.position)
+            return found._replace(square_slope=found.square_slope * slope)
 
         return self._each(of, self._rows), self._each(of, self._cols)
 
@@ -229,6 +257,13 @@ class LocalPool:
                     size += len(held.ratings)
         return tasks
 
+    def watch(self) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """See `Pool.watch`."""
+        return {
+            name: (sample.ratings, sample.users(self._w), sample.items(self._h))
+            for name, sample in self.watched.items()
+        }
+
     def factors(self) -> tuple[Tensor, Tensor]:
         """See `Pool.factors`."""
         return torch.cat(self._w), torch.cat(self._h)
@@ -239,8 +274,8 @@ class LocalPool:
 
     def snapshot(self) -> dict[str, Tensors]:
         """See `Pool.snapshot`."""
-        files = {f"row-{b:03d}": _tensors(block.state) for b, block in enumerate(self._rows)}
-        files |= {f"col-{c:03d}": _tensors(block.state) for c, block in enumerate(self._cols)}
+        files = {f"row-{b:03d}": block.tensors() for b, block in enumerate(self._rows)}
+        files |= {f"col-{c:03d}": block.tensors() for c, block in enumerate(self._cols)}
         for part, grid in self._averages.items():
             for b, row in enumerate(grid):
                 files[f"{part}-{b:03d}"] = {
@@ -253,11 +288,11 @@ class LocalPool:
     def restore(self, rule: Rule, snapshot: Mapping[str, Tensors]) -> None:
         """See `Pool.restore`."""
         self._rows = [
-            FactorBlock(State(**snapshot[f"row-{b:03d}"]), counts)
+            FactorBlock.from_tensors(snapshot[f"row-{b:03d}"], counts)
             for b, counts in enumerate(self.row_counts)
         ]
         self._cols = [
-            FactorBlock(State(**snapshot[f"col-{c:03d}"]), counts)
+            FactorBlock.from_tensors(snapshot[f"col-{c:03d}"], counts)
             for c, counts in enumerate(self.col_counts)
         ]
         names = RunningMoments(0).tensors()
@@ -292,7 +327,3 @@ class LocalPool:
 def _square(error: Tensor) -> float:
     norm = torch.linalg.vector_norm(error, dtype=torch.float64)
     return float(norm * norm)
-
-
-def _tensors(state: State) -> Tensors:
-    return {name: tensor for name, tensor in state._asdict().items() if tensor is not None}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnmf.config import config_of
-from bnmf.models import Model, RatingScale, Side
+from bnmf.likelihoods import RatingScale
+from bnmf.models import Model, Side, levels
 from bnmf.parts import model_of
 from bnmf.run import Run
 from data_pipeline.errors import InputError
@@ -36,7 +37,7 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Posterior:
-    """S weighted draws of W (I, K) and H (J, K), with the raw ids of their rows.
+    """S weighted draws of W (I, K) and H (J, K), of all chains, with the raw ids of their rows.
 
     The mean over draws of w.h is not the product of the means: every pair is scored under
     every draw. A row without training ratings is integrated over its prior in closed form.
@@ -58,7 +59,7 @@ class Posterior:
             InputError: not a run, no draws yet, or a damaged draw; names the file.
         """
         run = Run(Path(path))
-        entries = run.draws()
+        entries = [(chain, entry) for chain in run.chains for entry in chain.draws()]
         if not entries:
             raise InputError(
                 f"{run.path} has no draws yet: let `bnmf train` finish, or --resume it"
@@ -66,13 +67,13 @@ class Posterior:
         dataset = run.manifest["dataset"]
         users = Vocabulary.read(run.path / "users.parquet")
         items = Vocabulary.read(run.path / "items.parquet")
-        model = model_of(config_of(run.path), dataset["rating"]["mean"])
+        model = model_of(config_of(run.path), dataset["rating"])
         width = model.design(torch.zeros(1, model.columns), Side.W).shape[1]
         w = torch.empty(len(users), len(entries), width)
         h = torch.empty(len(items), len(entries), width)
         states = []
-        for s, entry in enumerate(entries):
-            draw = run.load_draw(entry)
+        for s, (chain, entry) in enumerate(entries):
+            draw = chain.load_draw(entry)
             draw_w, draw_h = draw.pop("W", w), draw.pop("H", h)
             own = model.state()
             if (
@@ -81,13 +82,15 @@ class Posterior:
                 or {name: x.shape for name, x in draw.items()}
                 != {name: x.shape for name, x in own.items()}
             ):
-                raise InputError(f"{run.path / 'draws' / entry['file']} is not a draw of this run")
+                raise InputError(
+                    f"{chain.path / 'draws' / entry['file']} is not a draw of this run"
+                )
             w[:, s], h[:, s] = draw_w, draw_h
             states.append(draw)
         model = model.with_state(
             {name: torch.stack([state[name] for state in states]) for name in model.state()}
         )
-        weights = torch.tensor([entry["weight"] for entry in entries], dtype=torch.float64)
+        weights = torch.tensor([entry["weight"] for _, entry in entries], dtype=torch.float64)
         scale = RatingScale(*(dataset["rating"][name] for name in ("min", "max", "step")))
         return Posterior(users, items, model, scale, w, h, weights / weights.sum())
 
@@ -114,30 +117,41 @@ class Posterior:
         weights = self.weights.numpy()
         for start in range(0, len(u), chunk):
             part = slice(start, start + chunk)
-            mu, extra = self._rates(u[part], i[part], known_user[part], known_item[part])
+            mu, extra, level = self._rates(u[part], i[part], known_user[part], known_item[part])
             mean[part] = mu @ weights
             away = mu - mean[part, None]
             epistemic[part] = (away * away + extra) @ weights
-            noise[part] = self.noise(mu)
+            noise[part] = self.model.variance(mu, level) @ weights
         return Prediction(
             mean, np.sqrt(epistemic + noise), np.sqrt(epistemic), known_user, known_item
         )
-
-    def noise(self, mu: Floats) -> Floats:
-        """The likelihood's variance (n,), averaged over draws, of mu (n, S) or (n, 1)."""
-        noise = np.broadcast_to(self.model.variance(mu), (len(mu), len(self.weights)))
-        averaged: Floats = noise @ self.weights.numpy()
-        return averaged
 
     @property
     def pairs_at_once(self) -> int:
         """How many pairs are worth scoring together."""
         return max(1, _GATHERED_NUMBERS // (self.w.shape[1] * self.w.shape[2]))
 
-    def rates(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
-        """The rate of n pairs of known indices under every draw, (n, S)."""
-        mu = (self.w[torch.from_numpy(users)] * self.h[torch.from_numpy(items)]).sum(2)
-        return mu.double().numpy()
+    def rates(
+        self, users: NDArray[np.int64], items: NDArray[np.int64]
+    ) -> tuple[Floats, Floats | None]:
+        """The rate of n pairs of known indices under every draw, and its level; (n, S) each."""
+        w, h = self.w[torch.from_numpy(users)], self.h[torch.from_numpy(items)]
+        return (w * h).sum(2).double().numpy(), self._levels(w, h)
+
+    def noise(self, users: NDArray[np.int64], items: NDArray[np.int64], mu: Floats) -> Floats:
+        """The likelihood's variance (n,), averaged over draws, of known pairs at rates (n,)."""
+        noise = np.empty(len(mu))
+        for start in range(0, len(mu), self.pairs_at_once):
+            part = slice(start, start + self.pairs_at_once)
+            w = self.w[torch.from_numpy(users[part])]
+            h = self.h[torch.from_numpy(items[part])]
+            rates = np.broadcast_to(mu[part, None], w.shape[:2])
+            noise[part] = self.model.variance(rates, self._levels(w, h)) @ self.weights.numpy()
+        return noise
+
+    def _levels(self, w: Tensor, h: Tensor) -> Floats | None:
+        """Of designs (n, S, width): (n, S), where the model has them."""
+        return levels(w, h).double().numpy() if self.model.levels else None
 
     def _rates(
         self,
@@ -145,13 +159,13 @@ class Posterior:
         items: NDArray[np.int64],
         known_user: NDArray[np.bool_],
         known_item: NDArray[np.bool_],
-    ) -> tuple[Floats, Floats]:
-        """Mean and variance, given each draw, of the rate: (n, S) each.
+    ) -> tuple[Floats, Floats, Floats | None]:
+        """Mean and variance, given each draw, of the rate, and its level: (n, S) each.
 
         For independent w, h: Var[sum_k w_k h_k] = sum_k E[w_k^2] E[h_k^2] - (E[w_k] E[h_k])^2,
         0 where both are known.
         """
-        mu = self.rates(np.where(known_user, users, 0), np.where(known_item, items, 0))
+        mu, level = self.rates(np.where(known_user, users, 0), np.where(known_item, items, 0))
         variance = np.zeros_like(mu)
         cold = ~(known_user & known_item)
         if cold.any():
@@ -160,7 +174,9 @@ class Posterior:
             h, h2 = _moments(self.h, items[cold], known_item[cold], model.prior_moments(Side.H))
             mu[cold] = (w * h).sum(2).numpy()
             variance[cold] = (w2 * h2 - (w * h).square()).sum(2).numpy()
-        return mu, variance
+            if level is not None:
+                level[cold] = levels(w, h).numpy()
+        return mu, variance, level
 
 
 def _known(vocabulary: Vocabulary, index: NDArray[np.int64]) -> NDArray[np.bool_]:

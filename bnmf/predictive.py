@@ -1,15 +1,11 @@
-"""Bayesian predictive averages, and how honest their spread is."""
+"""Bayesian predictive averages."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-LEVELS = (50, 80, 90, 95)
 
 
 class RunningMoments:
@@ -42,38 +38,24 @@ class RunningMoments:
         }
 
     @staticmethod
+    def pooled(parts: Iterable[RunningMoments]) -> RunningMoments:
+        """As if one had taken in every draw of ``parts``; the same n, at least one of them."""
+        first, *others = parts
+        pooled = RunningMoments.from_tensors({k: x.clone() for k, x in first.tensors().items()})
+        for other in others:
+            weight = pooled.weight + other.weight
+            share = other.weight / max(weight, 1e-300)
+            away = other.mean - pooled.mean
+            pooled.mean.add_(away, alpha=share)
+            pooled._square.add_(other._square)
+            pooled._square.addcmul_(away, away, value=pooled.weight * share)
+            pooled.weight = weight
+        return pooled
+
+    @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> RunningMoments:
         """The inverse of `tensors`."""
         moments = RunningMoments(0)
         moments.weight = tensors["weight"].item()
         moments.mean, moments._square = tensors["mean"], tensors["square"]
         return moments
-
-
-class Calibration(NamedTuple):
-    """How a predictive distribution fared on ratings that it had not seen."""
-
-    log_predictive_density: float  # mean log probability of the observed (rounded) rating
-    coverage: dict[str, float]  # level in % -> share of ratings inside the central interval
-
-
-def calibration(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> Calibration:
-    """From the predictive CDF at both edges of each observed rating's cell, each (n,).
-
-    Ratings are rounded, so the probability integral transform u is uniform on (lower, upper) if
-    the model is right; the c-interval covers when |u - 1/2| <= c/2. The share covered is its
-    exact expectation over u, not one random u.
-    """
-    width = upper - lower
-    tiny = np.finfo(np.float64).tiny
-    coverage = {}
-    for level in LEVELS:
-        half = level / 200
-        inside = np.minimum(upper, 0.5 + half) - np.maximum(lower, 0.5 - half)
-        covered = np.where(
-            width > tiny,
-            np.maximum(inside, 0.0) / np.maximum(width, tiny),
-            np.abs(lower - 0.5) <= half,
-        )
-        coverage[str(level)] = float(covered.mean())
-    return Calibration(float(np.log(np.maximum(width, tiny)).mean()), coverage)

@@ -26,6 +26,8 @@ class Role(IntEnum):
     COL_NOISE = 4
     RESAMPLE = 5
     HYPER = 6
+    WATCH = 7
+    IMPLICIT = 8
 
 
 class Key(NamedTuple):

@@ -3,12 +3,16 @@
     config.toml                  the resolved configuration, fit for ``--config``
     manifest.json                status, dataset, shape, versions
     users.parquet items.parquet  raw ids in index order, with their training counts
+    predictions/                 held-out ratings with their predictive mean and spread
+    report.json                  how good the predictions are, and whether the chains converged
+
+and of its chain, or in chain-0/, chain-1/ and so on of each of several:
+
     metrics.jsonl                one line a sweep; the same bytes however often a run is resumed
+    traces.jsonl                 what convergence is judged by, one line a sweep after burn-in
     timings.jsonl                seconds, one line a sweep: the only file that is not reproducible
     checkpoints/                 the last two states to go on from; the final one at the end
     draws/                       kept (W, H), and index.json with their weights and hashes
-    predictions/                 held-out ratings with their predictive mean and spread
-    report.json                  how good the predictions are
 
 Every file is written beside its place and renamed.
 """
@@ -25,8 +29,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -36,7 +42,8 @@ from bnmf.training import Progress
 from data_pipeline.errors import InputError
 from data_pipeline.files import naming, replace_file, replace_folder
 
-FORMAT = 1
+FORMAT = 2
+LOGS = ("metrics.jsonl", "traces.jsonl", "timings.jsonl")
 
 
 class _Rating(BaseModel):
@@ -56,6 +63,7 @@ class _Manifest(BaseModel):
     """What is read of a manifest."""
 
     status: str
+    chains: int = Field(ge=1)
     dataset: _Dataset
 
 
@@ -73,7 +81,8 @@ class Run:
         self.manifest = read_json(path / "manifest.json")
         if self.manifest.get("format") != FORMAT:
             raise InputError(
-                f"{path} has run format {self.manifest.get('format')}, this bnmf reads {FORMAT}"
+                f"{path} has run format {self.manifest.get('format')}, this bnmf reads {FORMAT}: "
+                "train again"
             )
         try:
             _Manifest(**self.manifest)
@@ -96,8 +105,15 @@ class Run:
             (folder / "config.toml").write_text(config_toml, encoding="utf-8")
             for vocabulary in vocabularies:
                 shutil.copyfile(vocabulary, folder / vocabulary.name)
+            for place in _chain_folders(folder, manifest["chains"]):
+                place.mkdir(exist_ok=True)
             write_json(folder / "manifest.json", {"format": FORMAT, **manifest})
         return Run(path)
+
+    @property
+    def chains(self) -> list[Chain]:
+        """Where each chain's files lie."""
+        return [Chain(folder) for folder in _chain_folders(self.path, self.manifest["chains"])]
 
     @property
     def status(self) -> str:
@@ -108,6 +124,22 @@ class Run:
         """Write a new status."""
         self.manifest["status"] = status
         write_json(self.path / "manifest.json", self.manifest)
+
+    def tidy(self) -> None:
+        """Drop what a killed process left half-written: whatever begins with a dot."""
+        for half in list(self.path.rglob(".*")):
+            shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
+
+
+def _chain_folders(run: Path, chains: int) -> list[Path]:
+    return [run] if chains == 1 else [run / f"chain-{chain}" for chain in range(chains)]
+
+
+class Chain:
+    """The files of one chain: draws, checkpoints and logs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     # Draws
 
@@ -194,11 +226,10 @@ class Run:
         content = read_json(path)
         try:
             about, hashes = content["progress"], dict(content["sha256"])
-            row, col = (Curvature(*about[name]) for name in ("row_curvature", "col_curvature"))
+            row, col = (_curvature(*about[name]) for name in ("row_curvature", "col_curvature"))
             progress = Progress(about["sweep"], row, col, {})
             whole = (
                 folder == self._checkpoint(progress.sweep)
-                and math.isfinite(sum(row) + sum(col))
                 and "model" in hashes
                 and hashes.keys() == {file.stem for file in folder.glob("*.safetensors")}
             )
@@ -220,13 +251,7 @@ class Run:
         return sorted((self.path / "checkpoints").glob("sweep-*"))
 
     def rewind(self, sweep: int) -> None:
-        """Drop what was written after ``sweep``, so that going on from there adds it anew.
-
-        So goes what a killed process left half-written: files and folders that begin with a dot.
-        """
-        for place in (self.path, *(self.path / n for n in ("draws", "checkpoints", "predictions"))):
-            for half in place.glob(".*"):
-                shutil.rmtree(half) if half.is_dir() else half.unlink()
+        """Drop what was written after ``sweep``, so that going on from there adds it anew."""
         kept = []
         for entry in self.draws():
             if entry["sweep"] <= sweep:
@@ -235,12 +260,55 @@ class Run:
                 (self.path / "draws" / str(entry["file"])).unlink(missing_ok=True)
         if kept or (self.path / "draws").exists():
             self._index_draws(kept)
-        for log in ("metrics.jsonl", "timings.jsonl"):
-            path = self.path / log
+        for path in (self.path / log for log in LOGS):
             if path.exists():
                 lines = path.read_text().splitlines(True)
                 with replace_file(path) as temporary:
                     temporary.write_text("".join(x for x in lines if _sweep_of(x, path) <= sweep))
+
+    # Traces
+
+    def traces(self) -> dict[str, NDArray[np.float64]]:
+        """Each traced quantity over the sweeps after burn-in, (N, n), by name.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        path = self.path / "traces.jsonl"
+        columns: dict[str, list[list[float]]] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for line in lines:
+                for name, values in json.loads(line).items():
+                    columns.setdefault(name, []).append(values)
+            columns.pop("sweep", None)
+            traces = {name: np.array(rows, np.float64) for name, rows in columns.items()}
+            whole = all(x.ndim == 2 and len(x) == len(lines) for x in traces.values())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}; train again") from error
+        except (ValueError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise InputError(f"{path} is damaged: restore it or train again")
+        return traces
+
+
+def _curvature(base: Any, per_rating: Any) -> Curvature:
+    """From JSON, where a tuple is a list.
+
+    Raises:
+        TypeError, ValueError: not made of finite numbers.
+    """
+
+    def numbers(value: Any) -> float | tuple[float, ...]:
+        return tuple(map(number, value)) if isinstance(value, list) else number(value)
+
+    def number(value: Any) -> float:
+        if not math.isfinite(value):
+            raise ValueError(value)
+        return float(value)
+
+    return Curvature(numbers(base), numbers(per_rating))
 
 
 class SweepEvent(NamedTuple):
@@ -252,10 +320,13 @@ class SweepEvent(NamedTuple):
     seconds_left: float
     ratings_per_second: float
     metrics: Mapping[str, float | None]
+    chain: int = 0
+    chains: int = 1
 
     def as_dict(self) -> dict[str, float | None]:
         """Flat, for a line of JSON."""
         return {
+            "chain": self.chain,
             "sweep": self.sweep,
             "sweeps": self.sweeps,
             "seconds": round(self.seconds, 3),
@@ -274,25 +345,28 @@ class RunRecorder:
     def __init__(
         self,
         run: Run,
+        chain: int,
         listener: Listener,
         checkpoint_seconds: float,
         sweeps: int,
         ratings: int,  # that a sweep takes in
     ) -> None:
-        self._run = run
+        self._number, self._of = chain, len(run.chains)
+        self._chain = run.chains[chain]
         self._listener = listener
         self._checkpoint_seconds = checkpoint_seconds
         self._sweeps, self._ratings = sweeps, ratings
         self._done = 0
         self._began = time.monotonic()
         self._committed = -float("inf")  # the first sweep is committed: a chain may diverge soon
-        self._metrics = (run.path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._timings = (run.path / "timings.jsonl").open("a", encoding="utf-8")
+        self._metrics, self._traces, self._timings = (
+            (self._chain.path / log).open("a", encoding="utf-8") for log in LOGS
+        )
 
     def close(self) -> None:
         """Close the logs."""
-        self._metrics.close()
-        self._timings.close()
+        for log in (self._metrics, self._traces, self._timings):
+            log.close()
 
     def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
         """Append a line and tell the listener."""
@@ -309,14 +383,20 @@ class RunRecorder:
                 (self._sweeps - sweep) * a_sweep,
                 self._ratings / a_sweep,
                 values,
+                self._number,
+                self._of,
             )
         )
+
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        """Append a line."""
+        _append(self._traces, {"sweep": sweep, **values})
 
     def draw(
         self, sweep: int, weight: float, w: Tensor, h: Tensor, hyper: Mapping[str, Tensor]
     ) -> None:
         """Keep a draw."""
-        self._run.add_draw(sweep, weight, {"W": w, "H": h, **hyper})
+        self._chain.add_draw(sweep, weight, {"W": w, "H": h, **hyper})
 
     def checkpoint_due(self) -> bool:
         """Whether the time between checkpoints has passed."""
@@ -324,7 +404,7 @@ class RunRecorder:
 
     def checkpoint(self, progress: Progress, snapshot: Mapping[str, Tensors]) -> None:
         """Commit a checkpoint."""
-        self._run.save_checkpoint(progress, snapshot)
+        self._chain.save_checkpoint(progress, snapshot)
         self._committed = time.monotonic()
 
 

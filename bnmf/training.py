@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from bnmf.blocks import strata
-from bnmf.models import Curvature
+from bnmf.models import Curvature, Model, Side, levels
 from bnmf.pool import Errors, Pool, Tensors
 from bnmf.random import Key, Role, generator
 from bnmf.schedules import Schedule
@@ -67,6 +67,9 @@ class Recorder(Protocol):
     ) -> None:
         """Keep the designs W (I, width) and H (J, width), and the model's state."""
 
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        """What convergence is judged by, after each sweep past burn-in."""
+
     def checkpoint_due(self) -> bool:
         """Whether it is time for one."""
 
@@ -107,8 +110,8 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
     t = progress.sweep
     rule = _rule(job, progress)
     key = Key(job.seed, job.chain, t)
-    misfit = pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
-    progress = _measure(pool, job, replace(progress, sweep=t + 1), misfit)
+    pool.sweep(rule, key, strata(rule.blocks, generator(key, Role.STRATA)))
+    progress = _measure(pool, job, replace(progress, sweep=t + 1))
     weight = None
     if t >= job.burn_in:
         weight = job.schedule.factor(t) if job.step_weighted else 1.0
@@ -119,48 +122,70 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
         mean = _rmse(errors, [e.square_mean for e in errors]) if weight is not None else None
         values[f"{part}_rmse_mean"] = mean
     recorder.metrics(t + 1, values)
+    if weight is not None:
+        recorder.trace(t + 1, _trace(pool, job.rule.model.with_state(progress.hyper)))
     if weight is not None and (t + 1 - job.burn_in) % job.thin == 0:
         recorder.draw(t + 1, weight, *pool.factors(), progress.hyper)
     return progress
 
 
+def _trace(pool: Pool, model: Model) -> dict[str, list[float]]:
+    """Hyper-parameters by size, the mean log-likelihood of the sample of that name, other rates.
+
+    Columns may change places and signs without any change in the posterior: in one order, and
+    without their signs, the hyper-parameters of two chains can be compared.
+    """
+    traced = {name: values.abs().sort().values for name, values in model.state().items()}
+    for name, (ratings, w, h) in pool.watch().items():
+        rates, level = (w * h).sum(1), levels(w, h) if model.levels else None
+        likelihood = name == "log_prob"
+        traced[name] = (
+            model.log_prob(ratings, rates, level).double().mean() if likelihood else rates
+        )
+    return {name: values.flatten().tolist() for name, values in traced.items()}
+
+
 def _rule(job: Job, progress: Progress) -> Rule:
     """What the visits of the next sweep do."""
+    model = job.rule.model.with_state(progress.hyper)
     return replace(
         job.rule,
-        model=job.rule.model.with_state(progress.hyper),
+        model=model,
+        warm=progress.sweep >= model.warm,
         step_size=job.rule.step_size * job.schedule.factor(progress.sweep),
         row_curvature=progress.row_curvature,
         col_curvature=progress.col_curvature,
     )
 
 
-# Sweeps before hyper-parameters are drawn: from a small start, precisions run away and take
-# the factors with them.
-WARM = 12
-
-
-def _measure(pool: Pool, job: Job, progress: Progress, misfit: float = 0.0) -> Progress:
+def _measure(pool: Pool, job: Job, progress: Progress) -> Progress:
     """Check that the chain is finite; draw hyper-parameters; in burn-in, measure the curvature.
 
-    The scale of a row's step must not depend on the state once draws count, so it is frozen
-    in the middle of burn-in.
+    The scale of a row's step must not depend on the state once draws count, so what it takes of
+    the factors is frozen in the middle of burn-in. Hyper-parameters stand still while factors
+    move, so it may follow them.
     """
     rows, cols = pool.statistics()
-    if not all(math.isfinite(block.square) for block in rows + cols):
+    if not all(block.met.isfinite().all() for block in rows + cols):
         raise ChainDiverged(
             f"the chain became non-finite at sweep {progress.sweep}: lower --step-size "
             f"(now {job.rule.step_size:g})"
         )
     model = job.rule.model.with_state(progress.hyper)
-    if progress.sweep >= WARM:
+    if progress.sweep >= model.warm:
         seed = generator(Key(job.seed, job.chain, progress.sweep), Role.HYPER).initial_seed()
-        model = model.resample(rows, cols, misfit, np.random.default_rng(seed))
+        model = model.resample(rows, cols, np.random.default_rng(seed))
         progress = replace(progress, hyper=model.state())
-    if not job.row_scaling or progress.sweep > job.burn_in // 2:
+    if not job.row_scaling:
         return progress
-    row, col = model.curvatures(rows, cols, job.mean_rating)
-    return replace(progress, row_curvature=row, col_curvature=col)
+    row, col = progress.row_curvature, progress.col_curvature
+    if progress.sweep <= job.burn_in // 2:
+        row, col = model.curvatures(rows, cols, job.mean_rating)
+    return replace(
+        progress,
+        row_curvature=row._replace(base=model.base(Side.W)),
+        col_curvature=col._replace(base=model.base(Side.H)),
+    )
 
 
 def _rmse(errors: list[Errors], squares: list[float]) -> float:

@@ -34,7 +34,7 @@ from torch import Tensor
 from bnmf.api import (
     dataset_of,
     job_of,
-    local_pool,
+    local_pools,
     must_be_new,
     next_folder,
     resolve,
@@ -125,15 +125,16 @@ class Bench:
         InputError: on opening, a file of the dataset is missing or damaged.
     """
 
-    def __init__(self, dataset: Dataset, threads: int) -> None:
+    def __init__(self, dataset: Dataset, config: TrainConfig) -> None:
         self._dataset = dataset
-        self._pool = local_pool(dataset, threads, ("valid",))
+        self._stack = ExitStack()
+        (self._pool,) = self._stack.enter_context(local_pools(config, dataset, ("valid",)))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.close()
+        self._stack.close()
 
     def run(self, config: TrainConfig, report: Report) -> float:
         """See `Workplace.run`."""
@@ -161,6 +162,9 @@ class _Reporter:
     ) -> None:
         pass
 
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        pass
+
     def checkpoint_due(self) -> bool:
         return False
 
@@ -171,10 +175,10 @@ class _Reporter:
 class _Process:
     """A bench in a process of its own."""
 
-    def __init__(self, dataset: Dataset, threads: int) -> None:
+    def __init__(self, dataset: Dataset, config: TrainConfig) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        arguments = (theirs, dataset.path, threads)
+        arguments = (theirs, dataset.path, config)
         self._process = spawn.Process(target=_serve, args=arguments, daemon=True)
         # It never hears Ctrl-C: this end says when to stop. The tracker, were it started with the
         # process, would unblock the signal again.
@@ -221,7 +225,7 @@ def _living() -> Iterator[None]:
         ) from error
 
 
-def _serve(pipe: Connection, dataset: Path, threads: int) -> None:
+def _serve(pipe: Connection, dataset: Path, config: TrainConfig) -> None:
     """Run the trials that come through the pipe, until nobody is at its other end."""
 
     def report(sweep: int, rmse: float | None) -> bool:
@@ -230,16 +234,15 @@ def _serve(pipe: Connection, dataset: Path, threads: int) -> None:
 
     with suppress(EOFError, ConnectionError):
         try:
-            bench = Bench(Dataset(dataset), threads)
+            bench = Bench(Dataset(dataset), config)
         except InputError as error:
             pipe.send(error)
             return
         pipe.send(None)
         with bench:
             while True:
-                config = pipe.recv()
                 try:
-                    pipe.send(bench.run(config, report))
+                    pipe.send(bench.run(pipe.recv(), report))
                 except (ChainDiverged, InputError, Interrupted) as error:
                     pipe.send(error)
 
@@ -280,8 +283,9 @@ def tune(
     """Search settings whose posterior mean predicts validation ratings best; test ratings rest.
 
     The tree-structured Parzen estimator proposes (Bergstra et al. 2011), a trial whose running
-    mean is worse than the median of those before it is pruned. With one job, the same seed makes
-    the same trials, straight through or stopped and resumed.
+    mean is worse than the median of those before it is pruned. A trial is one chain, whatever
+    ``chains`` the best settings are then trained with. With one job, the same seed makes the same
+    trials, straight through or stopped and resumed.
 
     Args:
         trials: how many there are in the end; 50 by default.
@@ -328,7 +332,9 @@ def tune(
             f"has {dataset.manifest.digest[:12]}): restore the data, or tune anew"
         )
     with stop_on_signal() as asked, ExitStack() as stack:
-        benches = _benches(dataset, max(1, (resolved.threads or 1) // jobs), jobs, stack)
+        threads = max(1, (resolved.threads or 1) // jobs)
+        one = resolved.model_copy(update={"chains": 1, "threads": threads})
+        benches = _benches(dataset, one, jobs, stack)
         if not resume:
             with replace_folder(folder) as new:
                 write_json(new / "tune.json", plan.model_dump())
@@ -386,8 +392,8 @@ def _planned(
     """Ranges from words, checked at both ends.
 
     Raises:
-        InputError: there is nothing to compare trials by; a name is unknown, has no place in this model, or its range is none; or the
-            first trial's settings make no chain.
+        InputError: there is nothing to compare trials by; a name is unknown, has no place in this
+            model, or its range is none; or the first trial's settings make no chain.
     """
     if not dataset.manifest.counts["valid"]:
         raise InputError(
@@ -449,12 +455,12 @@ def _whole(name: str) -> bool:
 
 
 def _benches(
-    dataset: Dataset, threads: int, jobs: int, stack: ExitStack
+    dataset: Dataset, config: TrainConfig, jobs: int, stack: ExitStack
 ) -> list[Bench] | list[_Process]:
     """Where trials run, with the ratings in memory; closed by the stack."""
     if jobs == 1:
-        return [stack.enter_context(Bench(dataset, threads))]
-    processes = [stack.enter_context(_Process(dataset, threads)) for _ in range(jobs)]
+        return [stack.enter_context(Bench(dataset, config))]
+    processes = [stack.enter_context(_Process(dataset, config)) for _ in range(jobs)]
     for process in processes:
         process.wait()
     return processes
@@ -608,7 +614,7 @@ class _Ledger:
         ]
         if done[0].number == 1 and done[0].outcome == "finished":
             lines[1] += f"; {done[0].rmse:.4f} in trial 1, where the search began"
-        fields = {"model", *self._plan.settings, *self._plan.ranges}
+        fields = {"model", "prior", *self._plan.settings, *self._plan.ranges}
         toml = self._plan.config(best.settings).to_toml(fields)
         return "".join(f"# {line}\n" for line in lines) + toml
 

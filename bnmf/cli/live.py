@@ -28,8 +28,8 @@ class LiveLine:
         )
         self._task: TaskID | None = None
         self._about = ""
-        self._printed = 0.0
-        self._metrics: dict[str, float | None] = {}  # the newest: not every sweep is evaluated
+        self._printed: dict[int, float] = {}  # a chain
+        self._newest: dict[int, SweepEvent] = {}
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -52,13 +52,19 @@ class LiveLine:
             print(json.dumps({"preset": preset}), file=sys.stderr, flush=True)
 
     def sweep(self, event: SweepEvent) -> None:
-        """One sweep; off a terminal at most one line a second, and the last."""
+        """One sweep of a chain; off a terminal at most one line a second, and the last, of each."""
         if self._terminal:
-            self._metrics |= event.metrics
-            event = event._replace(metrics=self._metrics)
-            self._show("sweeps", _describe(event), event.sweep, event.sweeps)
-        elif event.sweep == event.sweeps or event.seconds - self._printed >= 1.0:
-            self._printed = event.seconds
+            before = self._newest.get(event.chain, event)
+            # not every sweep is evaluated
+            self._newest[event.chain] = event._replace(metrics={**before.metrics, **event.metrics})
+            newest = list(self._newest.values())
+            behind = min(event.sweep for event in newest)
+            self._show("sweeps", _describe(newest), behind, event.sweeps)
+        elif (
+            event.sweep == event.sweeps
+            or event.seconds - self._printed.get(event.chain, 0.0) >= 1.0
+        ):
+            self._printed[event.chain] = event.seconds
             print(json.dumps(event.as_dict()), file=sys.stderr, flush=True)
 
     def trial(self, event: TrialEvent) -> None:
@@ -84,16 +90,20 @@ class LiveLine:
         self._bar.update(self._task, description=words, completed=done, total=total)
 
 
-def _describe(event: SweepEvent) -> str:
+def _describe(newest: list[SweepEvent]) -> str:
+    """The chains in one line: the one furthest behind, and RMSEs averaged over them."""
+    first = newest[0]
+    about = "sweep" if first.chains == 1 else f"{first.chains} chains:"  # short: 80 columns
+    rate = sum(event.ratings_per_second for event in newest)
     words = [
-        f"sweep {event.sweep}/{event.sweeps}",
-        f"{event.ratings_per_second / 1e6:.1f} M ratings/s",
+        f"{about} {min(event.sweep for event in newest)}/{first.sweeps}",
+        f"{rate / 1e6:.1f} M ratings/s",
     ]
-    part = "valid" if "valid_rmse_draw" in event.metrics else "test"
-    draw, mean = (event.metrics.get(f"{part}_rmse_{of}") for of in ("draw", "mean"))
+    part = "valid" if "valid_rmse_draw" in first.metrics else "test"
+    draw, mean = (_average(newest, f"{part}_rmse_{of}") for of in ("draw", "mean"))
     if draw is not None:
         words.append(f"{part} RMSE {draw:.4f}" + (f", mean {mean:.4f}" if mean else ""))
-    words.append(f"{event.seconds_left:.0f} s left")
+    words.append(f"{max(event.seconds_left for event in newest):.0f} s left")
     return "  ".join(words)
 
 
@@ -101,3 +111,9 @@ def _ended(trial: Trial) -> str:
     rmse = "no RMSE" if trial.rmse is None else f"{trial.rmse:7.4f}"
     words = "" if trial.outcome == "finished" else f" ({trial.outcome} at sweep {trial.sweep})"
     return f"trial {trial.number:>3}  {rmse}  {in_words(trial.settings)}{words}"
+
+
+def _average(newest: list[SweepEvent], name: str) -> float | None:
+    """Over the chains that have the metric."""
+    values = [value for event in newest if (value := event.metrics.get(name)) is not None]
+    return sum(values) / len(values) if values else None

@@ -38,8 +38,24 @@ class Settings(TypedDict, total=False):
     preset: Annotated[str | None, option(f"A set of settings: {', '.join(PRESETS)}.")]
     model: Annotated[str | None, option("poisson-nmf (default) or gaussian-mf.")]
     rank: Annotated[int | None, option("Number of factors K; 20 by default.")]
+    non_negative: Annotated[
+        bool | None, typer.Option("--non-negative", help="Non-negative factors of gaussian-mf.")
+    ]
+    prior: Annotated[
+        str | None,
+        option("hierarchical (default), whose parameters are sampled, or exponential: fixed."),
+    ]
+    implicit: Annotated[
+        bool | None,
+        typer.Option(
+            "--implicit/--no-implicit",
+            help="Learn from which items a user rated, apart from how; by default.",
+            show_default=False,
+        ),
+    ]
     counts_per_unit: Annotated[
-        float | None, option("Poisson counts a unit of rating is worth; 4 by default.")
+        float | None,
+        option("Poisson counts a unit of rating is worth, with exponential priors; 4 by default."),
     ]
     sampler: Annotated[
         str | None,
@@ -88,6 +104,9 @@ class Settings(TypedDict, total=False):
     sweeps: Annotated[int | None, option("Passes over all blocks; 800 by default.")]
     burn_in: Annotated[int | None, option("Sweeps that do not count; a quarter by default.")]
     thin: Annotated[int | None, option("Sweeps between kept draws; about 32 are kept by default.")]
+    chains: Annotated[
+        int | None, option("Chains side by side, pooled in predictions; 1 by default.")
+    ]
     split: SplitFlag
     folds: FoldsFlag
     fold: FoldFlag
@@ -100,7 +119,10 @@ class Settings(TypedDict, total=False):
     time_col: TimeColFlag
     seed: Annotated[int | None, option("Seed of the split and of the chain; 0 by default.")]
     threads: Annotated[
-        int | None, option("Blocks at work at once; changes no result. All cores by default.")
+        int | None,
+        option(
+            "Blocks at work at once, shared by the chains; changes no result. All cores by default."
+        ),
     ]
 
 

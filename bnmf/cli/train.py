@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from bnmf import api
 from bnmf.cli.live import LiveLine
-from bnmf.cli.report import show
+from bnmf.cli.report import show, warn
 from bnmf.cli.settings import option, takes_settings
 from bnmf.run import read_json
 
@@ -41,11 +40,8 @@ def train(
             **settings,
         )
     result = read_json(run.path / "report.json")
-    for part, baselines in result["baselines"].items():
-        if result[part]["rmse"] > baselines["global_mean"]["rmse"]:
-            warning = f"{part} predictions are worse than the global mean: lower --step-size"
-            print(f"warning: {warning}, or raise --sweeps", file=sys.stderr)
     if as_json:
         print(json.dumps({"run": str(run.path), **result}))
     else:
         show(str(run.path), result)
+    warn(result)

@@ -164,7 +164,7 @@ class Kind(NamedTuple):
 
 
 def _kinds() -> tuple[Kind, ...]:
-    made = [Kind("SGNHT", SGNHT(FRICTION, per_row=True), Gaussian(), False, "tab:gray")]
+    made = [Kind("SGNHT", SGNHT(FRICTION, per="row"), Gaussian(), False, "tab:gray")]
     family: tuple[tuple[str, Kinetics, str], ...] = (
         ("SGNHT (ABOBA)", Gaussian(), "tab:blue"),
         ("SGMGT a = 1", MonomialGamma(1), "tab:orange"),

@@ -276,7 +276,7 @@ def double_well(quick: bool, seed: int) -> Result:
     samplers: dict[str, SGHMC | SGNHT] = {
         # B = 2 C / h leaves h (2 C - h B) = 0 to inject
         **{f"friction {c:g}": SGHMC(c, noise_estimate=2 * c / STEP) for c in frictions},
-        "SGNHT": SGNHT(0.0, per_row=True),
+        "SGNHT": SGNHT(0.0, per="row"),
     }
     bins = well_bins()
     columns = "method kinetic ± xi xi_sd rmse rmse_noise rmse_at_B/xi crossings_a_chain"
@@ -427,7 +427,7 @@ def runs(
         end, burn_in = (80.0, 50.0) if quick else (300.0, 100.0) if h == 0.01 else (100.0, 30.0)
         sums = data.sums(chains, noise(seed, stream, at, 1).source)
         run = chains_of(
-            SGNHT(a, per_row=True) if method == "SGNHT" else SGHMC(a),
+            SGNHT(a, per="row") if method == "SGNHT" else SGHMC(a),
             _by_minibatches(slope, sums),
             torch.tensor(start, dtype=torch.float64).repeat(chains, 1),
             h,

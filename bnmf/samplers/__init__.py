@@ -1,8 +1,8 @@
 """Stochastic-gradient MCMC samplers: each sees a state, a gradient and a source of noise.
 
 One file a sampler: what it is built from, ``init``, ``step``. ``init`` makes the state that
-travels with a block, ``step`` advances it. Positions are moved in units of ``scale`` (n, 1), a
-constant per row: the sampler runs on position / scale, where a curvature of about 1 makes one
+travels with a block, ``step`` advances it. Positions are moved in units of ``scale``, (n, 1) or
+(n, K), constants: the sampler runs on position / scale, where a curvature of about 1 makes one
 step size right for every row. As the scale does not depend on the state, the target stays
 exactly in place; ``scale`` squared is the constant diagonal preconditioner, or inverse mass.
 
@@ -29,7 +29,11 @@ class State(NamedTuple):
 
     position: Tensor  # (n, K)
     momentum: Tensor | None = None  # (n, K)
-    thermostat: Tensor | None = None  # float64: () one a block, or (n, 1), or (n, K)
+    thermostat: Tensor | None = None  # float64: () one a block, (n, 1), (1, K) or (n, K)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that the sampler keeps, by name."""
+        return {name: x for name, x in self._asdict().items() if x is not None}
 
 
 class Sampler(Protocol):

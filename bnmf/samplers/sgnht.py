@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,15 +19,21 @@ class SGNHT(Sampler):
     p <- p - xi p h - g h + sqrt(2 A tau h) eta;  theta <- theta + p h;
     xi <- xi + h (p.p / n - tau). Unknown noise in the gradient ends up in xi.
 
+    Noise that differs between the parameters of one thermostat makes some of them hotter and
+    others colder than tau. Columns of a factor differ much: those that the ratings say little of
+    have little noise, would be cold, and would drag a sampled precision up with them. A
+    thermostat a column keeps each column's mean energy right; one a row is for chains in rows.
+
     Algorithm 2 is the same chain in u = p h, alpha = xi h: see `reformulated`.
     """
 
     friction: float  # A: where xi starts, and the noise that is injected for it
-    per_row: bool = False  # a thermostat for each row, where rows are chains; else one a block
+    per: Literal["block", "row", "column"] = "block"  # what has a thermostat of its own
 
     def init(self, position: Tensor, temperature: float, noise: Noise) -> State:
         """Momenta from N(0, tau), xi = A."""
-        shape = (len(position), 1) if self.per_row else ()
+        n, k = position.shape
+        shape = {"block": (), "row": (n, 1), "column": (1, k)}[self.per]
         return State(
             position,
             noise.normal(position, temperature**0.5),
@@ -50,8 +57,8 @@ class SGNHT(Sampler):
         fresh.addcmul_(p, (1.0 - step_size * xi).to(p.dtype))
         fresh.addcmul_(gradient, step_size * scale, value=-1.0)
         position.addcmul_(fresh, step_size * scale)
-        if self.per_row:
-            squares = fresh.square().mean(1, keepdim=True).double()
+        if self.per != "block":
+            squares = fresh.square().mean(int(self.per == "row"), keepdim=True).double()
         else:
             flat = fresh.view(-1)
             squares = torch.dot(flat, flat).double() / flat.numel()

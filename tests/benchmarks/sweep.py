@@ -80,7 +80,7 @@ def gathers(
     rows = torch.repeat_interleave(torch.arange(len(w)), block.by_row.starts.diff().long())
     cols = block.by_row.index.long()
     w_rows, h_cols = w[rows], h[cols]
-    c = rule.model.score(block.ratings, (w_rows * h_cols).sum(1)).mul_(-1.0).unsqueeze(1)
+    c = rule.model.score(block.ratings, (w_rows * h_cols).sum(1), None)[0].mul_(-1.0).unsqueeze(1)
     return (
         torch.zeros_like(w).index_add_(0, rows, c * h_cols),
         torch.zeros_like(h).index_add_(0, cols, c * w_rows),

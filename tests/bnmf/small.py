@@ -13,8 +13,10 @@ from torch import Tensor
 
 from bnmf.blocks import RatingBlock
 from bnmf.domains import CoRV, Domain, Ito, Mirror
-from bnmf.models import Curvature, GaussianMF, PoissonNMF
-from bnmf.pool import HeldOut, LocalPool, Tensors
+from bnmf.hierarchical import HierarchicalMF
+from bnmf.likelihoods import Gaussian, Poisson
+from bnmf.models import Curvature, PoissonNMF
+from bnmf.pool import HeldOut, LocalPool, Rows, Tensors, Watched
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
 from bnmf.samplers.sghmc import SGHMC
@@ -37,6 +39,7 @@ _seen = _rng.random((USERS, ITEMS))
 RATINGS = np.clip(np.round(_rng.poisson(4 * _rate) / 2) / 2, 0.5, 5.0)
 TRAIN, TEST = _seen < 0.4, _seen > 0.9
 MEAN_RATING = float(RATINGS[TRAIN].mean())
+WATCHED_RATINGS, WATCHED_PREDICTIONS = slice(5, 200, 3), slice(None, None, -20)
 
 
 @contextmanager
@@ -64,12 +67,21 @@ def pool_of(
         n = TRAIN.sum(axis=axis)
         return [torch.from_numpy(n[group].astype(np.float32))[:, None] for group in groups]
 
+    def watched(mask: np.ndarray, of: slice) -> Watched:
+        i, j = (x[of] for x in np.nonzero(mask))
+        places = (Rows.of(x, np.cumsum([0, *map(len, g)])) for x, g in ((i, rows), (j, cols)))
+        return Watched(*places, torch.from_numpy(RATINGS[i, j].astype(np.float32)))
+
     pool = LocalPool(
         train,
         {"test": test} if held_out else {},
         counts(rows, 1),
         counts(cols, 0),
         threads,
+        {
+            "log_prob": watched(TRAIN, WATCHED_RATINGS),
+            "predictions": watched(TEST, WATCHED_PREDICTIONS),
+        },
     )
     try:
         yield pool
@@ -101,6 +113,36 @@ def sgld_of(blocks: int = 1, **changes: Any) -> Job:
     return job_of(blocks, **{"sampler": SGLD(), "batch_size": 40, "local_steps": 2} | changes)
 
 
+@dataclass(frozen=True)
+class Soon(HierarchicalMF):
+    """Draws its hyper-parameters after two sweeps."""
+
+    warm = 2
+
+
+def hierarchical_of(poisson: bool = False, non_negative: bool | None = None) -> Soon:
+    """Of the small set, Poisson and non-negative or Gaussian and real."""
+    link = SOFTPLUS.transform if non_negative or (non_negative is None and poisson) else Identity()
+    made = HierarchicalMF.first(
+        RANK,
+        Poisson() if poisson else Gaussian(),
+        link,
+        biases=not poisson,
+        implicit=True,
+        mean=MEAN_RATING,
+        unit=1.1,
+    )
+    return Soon(**{name: getattr(made, name) for name in made.__dataclass_fields__})
+
+
+GAUSSIAN, POISSON = hierarchical_of(), hierarchical_of(poisson=True)
+
+
+def hierarchical(blocks: int, model: HierarchicalMF, **changes: Any) -> Job:
+    """Nine sweeps of a model whose rows have sampled priors and centres."""
+    return job_of(blocks, domain=CoRV(Identity()), model=model, **changes)
+
+
 # every sampler and domain that the command line can ask for
 FAMILY: dict[str, Callable[[int], Job]] = {
     "sgnht": job_of,
@@ -116,9 +158,10 @@ FAMILY: dict[str, Callable[[int], Job]] = {
     "sgrhmc, mirror": lambda g: job_of(g, SGRHMC(Mirror().metric, 0.5), Mirror(), 0.03),
     "sgmgt": lambda g: resampled(job_of(g, SGMGT(0.5))),
     "sgmgt, mirror": lambda g: job_of(g, SGMGT(0.5), Mirror(), 0.05, local_steps=2),
-    "gaussian": lambda g: job_of(
-        g, domain=CoRV(Identity()), model=GaussianMF.first(RANK, MEAN_RATING), sweeps=16, burn_in=11
-    ),
+    "gaussian": lambda g: hierarchical(g, GAUSSIAN),
+    "gaussian, minibatches": lambda g: hierarchical(g, GAUSSIAN, batch_size=40, local_steps=2),
+    "gaussian, sgmgt": lambda g: hierarchical(g, GAUSSIAN, sampler=SGMGT(0.5)),
+    "poisson": lambda g: hierarchical(g, POISSON),
     "sgmgt-d": lambda g: job_of(
         g, SGMGT(0.5, MonomialGamma(2), 0.1, 0.1, integrator="euler"), batch_size=40
     ),
@@ -145,6 +188,7 @@ class Memory:
     every: bool = False  # a checkpoint after each sweep
     lines: dict[int, dict[str, float | None]] = field(default_factory=dict)
     draws: dict[int, tuple[float, Tensor, Tensor]] = field(default_factory=dict)
+    traces: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     checkpoints: list[tuple[Progress, dict[str, Tensors]]] = field(default_factory=list)
 
     def metrics(self, sweep: int, values: Mapping[str, float | None]) -> None:
@@ -156,6 +200,10 @@ class Memory:
     ) -> None:
         assert sweep not in self.draws
         self.draws[sweep] = weight, w, h  # not copied: a draw must not change any more
+
+    def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
+        assert sweep not in self.traces
+        self.traces[sweep] = dict(values)
 
     def checkpoint_due(self) -> bool:
         return self.every

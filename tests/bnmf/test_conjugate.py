@@ -72,7 +72,7 @@ def sample(rule: Rule, sweeps: int) -> torch.Tensor:
             for b in range(g):
                 c = column_block(b, stratum, g)
                 visit = key._replace(stratum=stratum, block=b)
-                w[b], h[c], _ = update_block(
+                w[b], h[c] = update_block(
                     w[b], h[c], ratings[c], visit, rule, first=stratum == order[0]
                 )
     assert all(torch.equal(b.state.position, k) for b, k in zip(h, known, strict=True))

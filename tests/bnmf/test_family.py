@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -308,20 +309,27 @@ def test_algorithm_2_makes_the_same_chain() -> None:
     assert state.thermostat.item() * h == pytest.approx(alpha, rel=1e-9)
 
 
-@pytest.mark.parametrize("per_row", [False, True])
-def test_the_thermostat_rises_when_the_momenta_are_hot(per_row: bool) -> None:
+@pytest.mark.parametrize(
+    ("per", "shape", "cold"),
+    [("block", (), None), ("row", (6, 1), slice(3, None)), ("column", (1, 4), (..., slice(2, 4)))],
+)
+def test_the_thermostat_rises_when_the_momenta_are_hot(
+    per: Literal["block", "row", "column"], shape: tuple[int, ...], cold: Any
+) -> None:
     position = torch.zeros(6, 4, dtype=torch.float64)
     hot = torch.full_like(position, 1.5)
-    hot[3:] = 0.5 if per_row else 1.5
-    sampler = SGNHT(0.3, per_row)
+    if cold is not None:
+        hot[cold] = 0.5
+    sampler = SGNHT(0.3, per)
     before = sampler.init(position, 1.0, fresh(117)).thermostat
-    assert before is not None and before.shape == ((6, 1) if per_row else ())
+    assert before is not None and before.shape == shape
     state = sampler.step(
         State(position, hot, before), torch.zeros_like(position), 1e-6, ONE, 1.0, fresh(118)
     )
     assert state.thermostat is not None
     rise = (state.thermostat - before).flatten() / 1e-6
-    expected = [1.25] * 3 + [-0.75] * 3 if per_row else [1.25]
+    half = before.numel() // 2
+    expected = [1.25] if cold is None else [1.25] * half + [-0.75] * half
     assert rise.tolist() == pytest.approx(expected, abs=0.05)
 
 

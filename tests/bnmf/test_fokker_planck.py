@@ -96,7 +96,7 @@ CASES = {
     "laplacian hmc": Case(SGHMC(0.9, kinetics=LAPLACE), REAL, monomial(LAPLACE, 0.0, 1.0)),
     "sgnht": Case(SGNHT(0.6), REAL, nose_hoover(0.6), 1),
     "sgnht, softplus": Case(SGNHT(0.6), SOFTPLUS, nose_hoover(0.6), 1),
-    "sgnht a row": Case(SGNHT(0.6, per_row=True), REAL, nose_hoover(0.6), 1),
+    "sgnht a row": Case(SGNHT(0.6, per="row"), REAL, nose_hoover(0.6), 1),
     "sgrhmc": Case(SGRHMC(SOFTPLUS.metric, 0.8), SOFTPLUS, kinetic),
     "sgrhmc, mirror": Case(SGRHMC(Mirror().metric, 0.8), Mirror(), kinetic),
     "sgmgt, a = 1": Case(MGT, REAL, monomial(LAPLACE, 0.6, 0.7), K),
@@ -133,7 +133,7 @@ def one_step(case: Case, z: Tensor, h: Tensor, shocks: list[Tensor], temperature
     """z after a step of the sampler itself."""
     position = z[:K].clone().view(1, K)
     momentum = z[K : 2 * K].clone().view(1, K) if case.extra else None
-    shape = {0: (0,), 1: (1, 1) if getattr(case.sampler, "per_row", False) else (), K: (1, K)}
+    shape = {0: (0,), 1: (1, 1) if getattr(case.sampler, "per", None) == "row" else (), K: (1, K)}
     thermostat = z[2 * K :].view(shape[case.thermostats]) if case.thermostats else None
     state = State(position, momentum, thermostat)
     step: float = h  # type: ignore[assignment]

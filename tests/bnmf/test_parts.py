@@ -9,7 +9,9 @@ import pytest
 
 from bnmf.config import TrainConfig
 from bnmf.domains import CoRV, Domain, Ito, Mirror
-from bnmf.models import GaussianMF, PoissonNMF
+from bnmf.hierarchical import HierarchicalMF
+from bnmf.likelihoods import Gaussian, Likelihood, Poisson
+from bnmf.models import PoissonNMF
 from bnmf.parts import domain_of, model_of, sampler_of
 from bnmf.samplers import Sampler
 from bnmf.samplers.kinetics import MonomialGamma
@@ -19,7 +21,7 @@ from bnmf.samplers.sgmgt import SGMGT
 from bnmf.samplers.sgnht import SGNHT
 from bnmf.samplers.sgrhmc import SGRHMC
 from bnmf.samplers.sgrld import SGRLD
-from bnmf.transforms import Exp, Icll, Identity, Softplus
+from bnmf.transforms import Exp, Icll, Identity, Softplus, Transform
 
 
 def resolved(**settings: Any) -> TrainConfig:
@@ -32,8 +34,8 @@ SOFTPLUS = CoRV(Softplus())
 @pytest.mark.parametrize(
     ("settings", "sampler"),
     [
-        ({}, SGNHT(0.5)),
-        ({"friction": 0.2}, SGNHT(0.2)),
+        ({}, SGNHT(0.5, "column")),
+        ({"friction": 0.2}, SGNHT(0.2, "column")),
         ({"sampler": "sgld"}, SGLD()),
         ({"sampler": "sgrld"}, SGRLD(SOFTPLUS.metric)),
         ({"sampler": "sghmc"}, SGHMC(0.5, 0.0)),
@@ -63,11 +65,15 @@ def test_samplers(settings: dict[str, Any], sampler: Sampler) -> None:
 @pytest.mark.parametrize(
     ("settings", "domain"),
     [
-        ({}, CoRV(Softplus())),
-        ({"transform": "exp"}, CoRV(Exp())),
-        ({"transform": "icll"}, CoRV(Icll())),
-        ({"domain": "mirror"}, Mirror()),
-        ({"domain": "ito", "sampler": "sgld", "transform": "exp"}, Ito(Exp())),
+        ({}, CoRV(Identity())),
+        ({"prior": "exponential"}, CoRV(Softplus())),
+        ({"prior": "exponential", "transform": "exp"}, CoRV(Exp())),
+        ({"prior": "exponential", "transform": "icll"}, CoRV(Icll())),
+        ({"prior": "exponential", "domain": "mirror"}, Mirror()),
+        (
+            {"prior": "exponential", "domain": "ito", "sampler": "sgld", "transform": "exp"},
+            Ito(Exp()),
+        ),
         ({"model": "gaussian-mf"}, CoRV(Identity())),
     ],
 )
@@ -76,15 +82,44 @@ def test_domains(settings: dict[str, Any], domain: Domain) -> None:
 
 
 def test_ito_runs_langevin_dynamics_with_its_metric() -> None:
-    config = resolved(domain="ito", sampler="sgld")
+    config = resolved(prior="exponential", domain="ito", sampler="sgld")
     made = sampler_of(config, domain_of(config))
     assert isinstance(made, SGRLD) and made.metric.__func__ is Ito.metric  # type: ignore[attr-defined]
 
 
-def test_models() -> None:
-    config = resolved(counts_per_unit=2.0, prior_rate_w=1.5, rank=7)
-    made = model_of(config, 3.5)
-    assert made == PoissonNMF(7, 2.0, 1.5, (7 / 3.5) ** 0.5)
-    other = model_of(resolved(model="gaussian-mf", rank=7), 3.5)
-    assert isinstance(other, GaussianMF) and other.rank == 7
-    assert other.mean[0].tolist() == [0.0] * 7 + [3.5]
+RATING = {"mean": 3.5, "min": 1.0, "max": 5.0}
+
+
+def test_exponential_priors_of_the_paper() -> None:
+    config = resolved(prior="exponential", counts_per_unit=2.0, prior_rate_w=1.5, rank=7)
+    assert model_of(config, RATING) == PoissonNMF(7, 2.0, 1.5, (7 / 3.5) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "likelihood", "link", "biases", "implicit"),
+    [
+        ({}, Poisson(), Softplus(), False, True),
+        ({"transform": "exp", "implicit": False}, Poisson(), Exp(), False, False),
+        ({"model": "gaussian-mf"}, Gaussian(), Identity(), True, True),
+        ({"model": "gaussian-mf", "non_negative": True}, Gaussian(), Softplus(), True, True),
+    ],
+)
+def test_hierarchical_models(
+    settings: dict[str, Any],
+    likelihood: Likelihood,
+    link: Transform,
+    biases: bool,
+    implicit: bool,
+) -> None:
+    made = model_of(resolved(rank=7, **settings), RATING)
+    assert isinstance(made, HierarchicalMF)
+    assert (made.rank, made.unit) == (7, 1.0)
+    assert (made.likelihood, made.link) == (likelihood, link)
+    assert (made.biases, made.implicit) == (biases, implicit)
+
+
+def test_hierarchical_priors_have_a_thermostat_a_column() -> None:
+    """Columns that the ratings say little of would be cold under one for all."""
+    for prior, per in (("hierarchical", "column"), ("exponential", "block")):
+        config = resolved(prior=prior)
+        assert sampler_of(config, domain_of(config)) == SGNHT(0.5, per)

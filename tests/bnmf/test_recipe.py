@@ -111,7 +111,7 @@ CASES: dict[str, tuple[Sampler, Recipe, Energy]] = {
         of_phase,
     ),
     "sgnht": (
-        SGNHT(C, per_row=True),
+        SGNHT(C, per="row"),
         from_recipe(lambda z: momentum_diffusion(z, C * eye(z), 1), sgnht_curl, (*PHASE, (4,))),
         of_thermostat,
     ),

@@ -60,7 +60,7 @@ def test_stopping_after_any_sweep_and_going_on_changes_no_bit(
         with pool_of(blocks, threads=2) as pool:
             run(pool, job, memory, resume=(progress, copied(snapshot)))
         assert same_draws(memory, whole)
-        assert memory.lines == whole.lines
+        assert memory.lines == whole.lines and memory.traces == whole.traces
         (last, end), (whole_last, whole_end) = memory.checkpoints[-1], whole.checkpoints[-1]
         assert same_progress(last, whole_last)
         assert same_snapshots(end, whole_end)  # running averages among them
@@ -193,7 +193,7 @@ def test_at_temperature_zero_the_potential_descends(domain: Domain, blocks: int)
         x = torch.from_numpy(RATINGS[TRAIN])
         mu = (w.double() @ h.double().T)[torch.from_numpy(TRAIN)]
         prior = model.prior_rate_w * w.sum() + model.prior_rate_h * h.sum()
-        return (prior.double() - model.log_prob(x, mu).sum()).item()
+        return (prior.double() - model.log_prob(x, mu, None).sum()).item()
 
     values = np.array([potential(w, h) for _, w, h in memory.draws.values()])
     assert len(values) == 30 and values[-1] < values[0] - 50.0

@@ -187,10 +187,11 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     bnmf: Command, ratings_csv: Path, tmp_path: Path
 ) -> None:
     run = Run(trained(bnmf, ratings_csv, tmp_path / "run"))
-    progress, snapshot = run.load_checkpoint() or pytest.fail("no checkpoint")
+    (chain,) = run.chains
+    progress, snapshot = chain.load_checkpoint() or pytest.fail("no checkpoint")
     newer = replace(progress, sweep=progress.sweep + 1)
-    run.save_checkpoint(newer, snapshot)
-    assert (run.load_checkpoint() or pytest.fail())[0] == newer
+    chain.save_checkpoint(newer, snapshot)
+    assert (chain.load_checkpoint() or pytest.fail())[0] == newer
     folder = run.path / "checkpoints" / "sweep-000013"
     manifest = read_json(folder / "manifest.json")
     for damaged in (
@@ -202,12 +203,12 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         {**manifest, "progress": {**manifest["progress"], "row_curvature": None}},
     ):
         write_json(folder / "manifest.json", damaged)
-        assert (run.load_checkpoint() or pytest.fail())[0] == progress, damaged
+        assert (chain.load_checkpoint() or pytest.fail())[0] == progress, damaged
     write_json(folder / "manifest.json", manifest)
-    assert (run.load_checkpoint() or pytest.fail())[0] == newer
+    assert (chain.load_checkpoint() or pytest.fail())[0] == newer
     for path in folder.glob("row-000*"):
         path.write_bytes(path.read_bytes()[:-1])
-    assert (run.load_checkpoint() or pytest.fail())[0] == progress
+    assert (chain.load_checkpoint() or pytest.fail())[0] == progress
     write_json(run.path / "checkpoints" / "sweep-000012" / "manifest.json", {})
     write_json(folder / "manifest.json", {})
     run.set_status("interrupted")
@@ -293,7 +294,7 @@ def test_damaged_run_files(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> 
     for name, content in (
         ("draws/index.json", '{"draws": [{}]}'),
         ("config.toml", 'data = "x"'),
-        ("manifest.json", '{"format": 1}'),
+        ("manifest.json", '{"format": 2}'),
         ("manifest.json", (run / "manifest.json").read_text().replace('"mean"', '"man"')),
     ):
         whole = (run / name).read_text()

@@ -73,6 +73,20 @@ def test_a_sweep_s_line(screen: io.StringIO, metrics: dict[str, float | None], w
     assert line.strip("━╸╺ ") == f"sweep 37/800  12.3 M ratings/s{words}  64 s left"
 
 
+def test_several_chains_have_one_line(screen: io.StringIO) -> None:
+    """The one furthest behind, all their ratings, the mean of their RMSEs, the longest wait."""
+    first, second = BOTH, {"valid_rmse_draw": 0.9125, "valid_rmse_mean": 0.8768}
+
+    def of(chain: int, sweep: int, left: float, metrics: dict[str, float | None]) -> SweepEvent:
+        return SweepEvent(sweep, 800, 3.0, left, 6_000_000.0, metrics, chain, 2)
+
+    events = [of(0, 37, 64.4, first), of(1, 35, 70.0, second), of(0, 38, 63.0, {})]
+    line = last_frame(screen, *(lambda it, e=e: it.sweep(e) for e in events))
+    assert line.strip("━╸╺ ") == (
+        "2 chains: 35/800  12.0 M ratings/s  valid RMSE 0.9124, mean 0.8767  70 s left"
+    )
+
+
 def test_rows_and_bytes_of_reading(screen: io.StringIO) -> None:
     rows = last_frame(screen, lambda it: it.reading("reading small.csv", 2_340_000, None))
     assert rows.endswith(" reading small.csv: 2.3 M rows")
@@ -152,6 +166,7 @@ def test_off_a_terminal_a_line_of_json_a_second_and_the_last(
     assert out == ""
     assert [json.loads(text) for text in err.splitlines()] == [
         {
+            "chain": 0,
             "sweep": sweep,
             "sweeps": len(seconds),
             "seconds": seconds[sweep - 1],
@@ -161,6 +176,18 @@ def test_off_a_terminal_a_line_of_json_a_second_and_the_last(
         }
         for sweep in printed
     ]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_off_a_terminal_each_chain_has_its_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    seconds = {0: [0.9, 1.1, 1.2, 1.3], 1: [0.2, 0.4, 0.6, 0.8]}
+    with LiveLine() as line:
+        for sweep in range(4):
+            for chain in (0, 1):
+                at = seconds[chain][sweep]
+                line.sweep(SweepEvent(sweep + 1, 4, at, 0.0, 1.0, {}, chain, 2))
+    lines = map(json.loads, capfd.readouterr().err.splitlines())
+    assert [(one["chain"], one["sweep"]) for one in lines] == [(0, 2), (0, 4), (1, 4)]
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -187,7 +214,8 @@ def test_a_real_terminal_gets_the_line_and_stdout_the_result(
     assert process.wait() == 0, text
     shown = frames(text.decode())
     assert re.search(r"sweep 20/20 .* M ratings/s  valid RMSE 0\.\d{4}, mean .*  0 s left$",
-                     shown[-1]), shown  # fmt: skip
+                     shown[-2]), shown  # fmt: skip
+    assert shown[-1].startswith("warning: not converged")
     assert not any(line.startswith("{") for line in shown)
     (line,) = (tmp_path / "stdout").read_text().splitlines()
     assert json.loads(line)["run"] == str(tmp_path / "run")

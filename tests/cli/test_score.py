@@ -33,7 +33,7 @@ def by_hand(run: Path, user: str, item: int) -> tuple[float, float, float]:
     users = pq.read_table(run / "users.parquet")["id"].to_pylist()
     items = pq.read_table(run / "items.parquet")["id"].to_pylist()
     rates, weights = [], []
-    for entry in Run(run).draws():
+    for entry in Run(run).chains[0].draws():
         weights.append(entry["weight"])
         draw = load_file(run / "draws" / entry["file"])
         rates.append(draw["W"][users.index(user)].astype(float) @ draw["H"][items.index(item)])

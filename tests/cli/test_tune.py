@@ -82,7 +82,8 @@ def test_the_best_file_beats_a_bad_step_and_trains_to_the_rmse_it_names(
     assert found["rmse"] == min(t["rmse"] for t in trials(out) if t["outcome"] == "finished")
     settings = tomllib.loads((out / "best.toml").read_text())
     assert settings == {
-        "data": str(ratings_csv), "model": "poisson-nmf", "rank": 3, "sweeps": 40, "blocks": 2,
+        "data": str(ratings_csv), "model": "poisson-nmf", "prior": "hierarchical", "rank": 3,
+        "sweeps": 40, "blocks": 2,
         **found["settings"],
     }  # fmt: skip
     comments = (out / "best.toml").read_text().splitlines()
@@ -272,6 +273,8 @@ BAD = [
     (("--search", "rank"), ("--search rank", "at most 50")),
     (("--search", "friction", "--sampler", "sgld"), ("--search friction", "sgld")),
     (("--search", "noise-estimate", "--sampler", "sghmc"), ("noise-estimate=LOW:HIGH",)),
+    (("--search", "counts-per-unit"), ("--search counts-per-unit", "--prior exponential")),
+    (("--search", "prior-rate-w=1:2"), ("--search prior-rate-w=1:2", "--prior exponential")),
     (("--search", "diffusion=1:2"), ("--search diffusion=1:2", "sgmgt-d")),
     (("--split", "0.8:0:0.2"), ("validation", "--split", "0.8:0.1:0.1")),
     (("--folds", "5", "--fold", "1"), ("validation", "--split")),
