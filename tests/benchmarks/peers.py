@@ -258,7 +258,8 @@ CONTENDERS = {
         surprise,
         "scikit-surprise",
         {"algorithm": "SVDpp", "n_epochs": 40, "reg_all": 0.1},
-        every(n_factors=(20, 50), n_epochs=(20, 40, 80), reg_all=(0.05, 0.1)),
+        every(n_factors=(20, 50), n_epochs=(20, 40), reg_all=(0.05, 0.1))
+        + every(n_epochs=(80,), reg_all=(0.05, 0.1)),
     ),
     "surprise-nmf": Contender(
         surprise,
