@@ -30,7 +30,6 @@ from bnmf.transforms import REAL, Support, Transform
 SHAPE, RATE = 1.0, 1.0
 # What the prior of a mean counts for, in rows.
 FLAT = 1e-2
-_NODES = 24  # of a Gauss-Hermite rule for moments of f(phi)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class HierarchicalMF:
             rest = mean
         else:
             made_up = 0.5 * unit if biases else mean
-            means[:, :rank] = link.inverse(torch.tensor(made_up / rank).double().sqrt())
+            means[:, :rank] = _location(link, (made_up / rank) ** 0.5)
             precision[:, :rank] = 1.0
             rest = mean - made_up
         if biases:
@@ -280,10 +279,8 @@ class HierarchicalMF:
         """
         k = self.rank
         mean, precision = self.mean[..., side, :], self.precision[..., side, :]
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-        phi = mean[..., :k, None] + torch.from_numpy(nodes) / precision[..., :k, None].sqrt()
-        factors = self.link.forward(phi)
-        share = torch.from_numpy(weights / weights.sum())
+        nodes, share = _nodes()
+        factors = self.link.forward(mean[..., :k, None] + nodes / precision[..., :k, None].sqrt())
         level = mean[..., -1:] - 0.5 / precision[..., -1:]
         bias = mean[..., k:-1]
         first = self._arranged(factors @ share, bias, level, side)
@@ -316,6 +313,22 @@ class HierarchicalMF:
         """(F(x - d/2), F(x + d/2)) of the rounded rating, the two ends of the scale left open."""
         assert level is not None
         return self.likelihood.cells(x, mu, np.exp(level), scale)
+
+
+def _nodes() -> tuple[Tensor, Tensor]:
+    """Of a standard normal: where to look, and what it counts for."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(24)
+    return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+
+
+def _location(link: Transform, mean: float) -> Tensor:
+    """m, (), with E[f(phi)] = mean for phi ~ N(m, 1)."""
+    nodes, share = _nodes()
+    goal = torch.tensor(mean, dtype=torch.float64)
+    m = link.inverse(goal)
+    for _ in range(50):
+        m = link.inverse(goal * link.forward(m) / (link.forward(m + nodes) @ share))
+    return m
 
 
 def _sum(tensors: Iterable[Tensor]) -> NDArray[np.float64]:

@@ -69,20 +69,20 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_row("posterior mean", *_row(about))
         worst = max(about["by_activity"], key=_furthest_off)
-        fewest, most = worst["training_ratings"]
-        table.add_row(f"worst tenth, {fewest} to {most}", *_row(worst))
+        table.add_row("worst tenth", *_row(worst))
         for name, baseline in report["baselines"][part].items():
             row = (f"{baseline['rmse']:.4f}", f"{baseline['mae']:.4f}")
             table.add_row(BASELINES[name], *row)
         console.print(table)
+        fewest, most = worst["training_ratings"]
+        console.print(
+            f"worst tenth: users of {fewest} to {most} training ratings, intervals furthest off\n"
+        )
     _show_convergence(console, report["convergence"])
     if "preset" in report:
         console.print(preset_in_words(report["preset"]), soft_wrap=True, highlight=False)
     if report["baselines"]:
         console.print("log p: mean log probability; 50 %, ...: percent of ratings in that interval")
-        console.print(
-            "worst tenth: the users, by training ratings, whose intervals are furthest off"
-        )
     console.print("R-hat: the largest of those traced; ESS: their smallest effective sample size")
     console.print(f"run: {run_path}", soft_wrap=True, highlight=False)
 

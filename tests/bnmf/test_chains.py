@@ -159,7 +159,7 @@ def test_traces_are_of_the_watched_pairs_every_sweep_after_burn_in(blocks: int) 
         np.testing.assert_allclose(memory.traces[t]["predictions"], predictions, rtol=1e-5)
         trained = mu[torch.from_numpy(TRAIN)][WATCHED_RATINGS]
         (found,) = memory.traces[t]["log_prob"]
-        assert found == pytest.approx(model.log_prob(x, trained).mean().item(), rel=1e-5)
+        assert found == pytest.approx(model.log_prob(x, trained, None).mean().item(), rel=1e-5)
         assert memory.traces[t].keys() == {"log_prob", "predictions"}
 
 
@@ -173,7 +173,7 @@ def test_hyper_parameters_are_traced_by_size() -> None:
         if progress.sweep <= job.burn_in:
             continue
         trace, hyper = memory.traces[progress.sweep], progress.hyper
-        assert trace["alpha"] == [hyper["alpha"].item()]
+        assert trace["typical"] == [hyper["typical"].item()]
         for name in ("mean", "precision"):
             by_size = np.sort(np.abs(hyper[name].numpy()), axis=1)
             assert trace[name] == by_size.ravel().tolist()

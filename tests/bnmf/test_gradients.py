@@ -24,7 +24,7 @@ def by_autograd(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     w, h = (factor.double().clone().requires_grad_() for factor in (w, h))
     x = torch.from_numpy(dense)
-    potential = -(MODEL.log_prob(x, w @ h.T) * (x > 0)).sum()
+    potential = -(MODEL.log_prob(x, w @ h.T, None) * (x > 0)).sum()
     return torch.autograd.grad(potential, (w, h))
 
 

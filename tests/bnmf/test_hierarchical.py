@@ -349,7 +349,7 @@ def test_the_first_rows_predict_the_mean(kind: str, mean: float) -> None:
     rows = [model.start(torch.empty(5000, 1), s, mean, Noise(noise(156, s))) for s in Side]
     w, h = (model.design(t, side) for t, side in zip(rows, Side, strict=True))
     rates = (w * h).sum(1)
-    assert rates.mean().item() == pytest.approx(mean, rel=0.3)
+    assert rates.mean().item() == pytest.approx(mean, rel=0.05)
     if kind == "gaussian":
         assert rates.std().item() == pytest.approx(0.4 * unit, rel=0.1)
     variance = model.variance(np.array([mean]), levels(w, h)[:1].double().numpy())

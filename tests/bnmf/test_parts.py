@@ -34,8 +34,8 @@ SOFTPLUS = CoRV(Softplus())
 @pytest.mark.parametrize(
     ("settings", "sampler"),
     [
-        ({}, SGNHT(0.5, "column")),
-        ({"friction": 0.2}, SGNHT(0.2, "column")),
+        ({}, SGNHT(0.5)),
+        ({"friction": 0.2}, SGNHT(0.2)),
         ({"sampler": "sgld"}, SGLD()),
         ({"sampler": "sgrld"}, SGRLD(SOFTPLUS.metric)),
         ({"sampler": "sghmc"}, SGHMC(0.5, 0.0)),
@@ -54,7 +54,7 @@ SOFTPLUS = CoRV(Softplus())
     ],
 )
 def test_samplers(settings: dict[str, Any], sampler: Sampler) -> None:
-    config = resolved(**settings)
+    config = resolved(prior="exponential", **settings)
     made = sampler_of(config, domain_of(config))
     if isinstance(made, SGRLD | SGRHMC) and isinstance(sampler, SGRLD | SGRHMC):
         assert made.metric.__self__ == SOFTPLUS  # type: ignore[attr-defined]
