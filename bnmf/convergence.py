@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, special, stats
+from scipy import fft, special
 
 Floats = NDArray[np.float64]
 
@@ -58,8 +58,10 @@ def _halves(traces: Floats) -> Floats:
 
 def _normal_scores(x: Floats) -> Floats:
     """Each quantity's values by their rank, as quantiles of a standard normal."""
+    from scipy.stats import rankdata  # nearly a second to import: for reports alone
+
     count = x.shape[0] * x.shape[1]
-    ranks = stats.rankdata(x.reshape(count, -1), axis=0).reshape(x.shape)
+    ranks = rankdata(x.reshape(count, -1), axis=0).reshape(x.shape)
     scores: Floats = special.ndtri((ranks - 0.375) / (count + 0.25))
     return scores
 

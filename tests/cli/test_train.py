@@ -80,12 +80,23 @@ def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_pat
     assert lines[-1]["test_rmse_mean"] == pytest.approx(result["test"]["rmse"], rel=1e-6)
 
 
+PRIORS = pytest.mark.parametrize("prior", ["exponential", "hierarchical"])
+
+
+def precision_of(prior: str, w: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """Counts a unit of rating is worth, of pairs with these rows."""
+    level = w[:, -2].astype(float) + h[:, -1]
+    return np.exp(level) if prior == "hierarchical" else np.full(len(w), 4.0)
+
+
+@PRIORS
 def test_running_average_is_the_mean_over_every_sweep_after_burn_in(
-    bnmf: Command, ratings_csv: Path, tmp_path: Path
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, prior: str
 ) -> None:
     """With --thin 1 every averaged sweep is a kept draw: brute force over the draws agrees."""
     out = tmp_path / "run"
-    train(bnmf, ratings_csv, out, "--thin", "1", "--schedule", "polynomial:0.6:5")
+    flags = ("--prior", prior, "--thin", "1", "--schedule", "polynomial:0.6:5")
+    train(bnmf, ratings_csv, out, *flags)
     table = pq.read_table(out / "predictions" / "test.parquet")
     users = pq.read_table(out / "users.parquet")
     items = pq.read_table(out / "items.parquet")
@@ -95,23 +106,27 @@ def test_running_average_is_the_mean_over_every_sweep_after_burn_in(
     assert [entry["sweep"] for entry in index] == list(range(7, 25))
     weights = np.array([entry["weight"] for entry in index])
     np.testing.assert_allclose(weights, [(1 + t / 5) ** -0.6 for t in range(6, 24)], rtol=1e-12)
-    rates = []
+    rates, precisions = [], []
     for entry in index:
         draw = load_file(out / "draws" / entry["file"])
         rates.append(np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i]))
+        precisions.append(precision_of(prior, draw["W"][u], draw["H"][i]))
     mean = np.average(rates, axis=0, weights=weights)
     variance = np.average((np.array(rates) - mean) ** 2, axis=0, weights=weights)
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-5)
     np.testing.assert_allclose(table["std_epistemic"], np.sqrt(variance), rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(table["std"], np.sqrt(variance + mean / 4.0), rtol=1e-4)
+    noise = np.average(mean / np.array(precisions), axis=0, weights=weights)
+    np.testing.assert_allclose(table["std"], np.sqrt(variance + noise), rtol=1e-4)
 
 
+@PRIORS
 def test_density_and_coverage_are_those_of_the_mixture_over_draws(
-    bnmf: Command, ratings_csv: Path, tmp_path: Path
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, prior: str
 ) -> None:
     """By hand from the draws' files; coverage by a random u a rating, within 5 standard errors."""
     out = tmp_path / "run"
-    result = train(bnmf, ratings_csv, out, "--schedule", "polynomial:0.9:1")["test"]
+    flags = ("--prior", prior, "--schedule", "polynomial:0.9:1")
+    result = train(bnmf, ratings_csv, out, *flags)["test"]
     table = pq.read_table(out / "predictions" / "test.parquet")
     users = pq.read_table(out / "users.parquet")["id"].to_pylist()
     items = pq.read_table(out / "items.parquet")["id"].to_pylist()
@@ -119,10 +134,11 @@ def test_density_and_coverage_are_those_of_the_mixture_over_draws(
     i = [items.index(x) for x in table["item"].to_pylist()]
     index = json.loads((out / "draws" / "index.json").read_text())["draws"]
     weights = np.array([entry["weight"] for entry in index])
-    x, s, half = table["rating"].to_numpy().astype(float), 4.0, 0.25
+    x, half = table["rating"].to_numpy().astype(float), 0.25
     below, above = [], []
     for entry in index:
         draw = load_file(out / "draws" / entry["file"])
+        s = precision_of(prior, draw["W"][u], draw["H"][i])
         mu = s * np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i])
         below.append(np.where(x > 0.5, special.gammaincc(s * (x - half) + 0.5, mu), 0.0))
         above.append(np.where(x < 5.0, special.gammaincc(s * (x + half) + 0.5, mu), 1.0))
@@ -184,15 +200,16 @@ def test_an_ingested_folder_keeps_its_own_duplicates(
         ("--transform", "exp"),
         ("--transform", "icll"),
         ("--sampler", "sgld"),
-        ("--sampler", "sgld", "--domain", "mirror"),
+        ("--prior", "exponential", "--sampler", "sgld", "--domain", "mirror"),
         ("--sampler", "sgld", "--temperature", "0"),
         ("--model", "gaussian-mf"),
         ("--model", "gaussian-mf", "--sampler", "sgld", "--batch-size", "100"),
         ("--sampler", "sgrld"),
-        ("--sampler", "sgrld", "--domain", "mirror"),
+        ("--prior", "exponential", "--sampler", "sgrld", "--domain", "mirror"),
         ("--sampler", "sghmc", "--friction", "0.3", "--noise-estimate", "0.5"),
         ("--sampler", "sgrhmc", "--average", "plain"),
-        ("--sampler", "sgmgt", "--resample-every", "50", "--domain", "mirror"),
+        ("--prior", "exponential", "--sampler", "sgmgt", "--domain", "mirror"),
+        ("--sampler", "sgmgt", "--resample-every", "50"),
         ("--sampler", "sgmgt-d", "--monomial", "2", "--integrator", "euler"),
         ("--split", "0.8:0:0.2"),
         ("--folds", "5", "--fold", "2"),
@@ -222,7 +239,8 @@ def test_the_papers_preset_and_the_default_prior_rates(
     short = bnmf("train", *flags[:4], "--preset", "corv-paper", "--out", tmp_path / "short")
     assert short.code == 0, short.err  # the preset's burn-in is longer
     assert tomllib.loads((tmp_path / "short" / "config.toml").read_text())["burn_in"] == 1
-    assert bnmf("train", *flags, "--rank", "3", "--out", tmp_path / "b").code == 0
+    own = ("--prior", "exponential", "--rank", "3")
+    assert bnmf("train", *flags, *own, "--out", tmp_path / "b").code == 0
     usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
     mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]
     assert 3 / (usual["prior_rate_w"] * usual["prior_rate_h"]) == pytest.approx(mean)
@@ -248,7 +266,7 @@ def test_a_run_says_what_its_preset_set_and_what_was_chosen_over_it(
     )
     assert json.loads(trained.err.splitlines()[0]) == {"preset": preset}  # before the first sweep
     shown = bnmf("evaluate", out).out
-    assert "\npreset corv-paper: model poisson-nmf, sampler sgld" in shown
+    assert "\npreset corv-paper: model poisson-nmf, prior exponential, sampler sgld" in shown
     assert "row-scaling false" in shown and "step-size 0.005" in shown
     assert "; rank 3 (not 20), sweeps 40 (not 10000), burn-in 5 (not 1000)\n" in shown
 
@@ -348,7 +366,7 @@ def test_a_diverging_chain_stops_and_keeps_its_last_checkpoint(
 def test_a_step_too_large_that_stays_finite_is_pointed_out(
     bnmf: Command, ratings_csv: Path, tmp_path: Path
 ) -> None:
-    flags = ("--sampler", "sgld", "--step-size", "1e4")
+    flags = ("--prior", "exponential", "--sampler", "sgld", "--step-size", "1e4")
     outcome = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "run", *QUICK, *flags)
     assert outcome.code == 0
     assert "warning: test predictions are worse than the global mean" in outcome.err

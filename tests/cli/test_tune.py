@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -230,23 +229,23 @@ def test_processes_side_by_side_run_the_same_chains(
 ) -> None:
     """Through a Ctrl-C, which a terminal sends to all of them, and the death of one."""
     out = tmp_path / "tune"
-    flags = ("--data", ratings_csv, *QUICK, "--trials", "40")
-    command = [sys.executable, "-m", "bnmf.cli.main", "tune", "--out", out, *flags, "--jobs", "2"]
-    begun = subprocess.Popen(
-        [str(word) for word in command], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert begun.stderr is not None and begun.stderr.readline().startswith("{")
-    os.killpg(begun.pid, signal.SIGINT)
-    *ended, last = begun.communicate()[1].splitlines()
-    assert begun.returncode == 130, ended
-    assert last.startswith("error: stopped after ") and last.endswith("; go on with --resume")
-    assert all(line.startswith("{") for line in ended)
-    assert 1 <= len(trials(out)) < 40
+    flags = ("--data", ratings_csv, *QUICK, "--trials", "40", "--chains", "2", "--jobs", "2")
+
+    def ctrl_c(self: LiveLine, event: TrialEvent) -> None:
+        for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
 
     def kill_a_process(self: LiveLine, event: TrialEvent) -> None:
         multiprocessing.active_children()[0].kill()
 
     with monkeypatch.context() as patch:
+        patch.setattr(LiveLine, "trial", lambda self, event: event.trial and ctrl_c(self, event))
+        interrupted = bnmf("tune", "--out", out, *flags)
+        assert interrupted.code == 130, interrupted.err
+        ended = len(trials(out))
+        words = f"error: stopped after {ended} of 40 trials in {out}; go on with --resume"
+        assert interrupted.err.splitlines() == [words] and 1 <= ended < 40
         patch.setattr(LiveLine, "trial", kill_a_process)
         died = bnmf("tune", "--out", out, "--resume", "--jobs", "2")
     died.refused("process", "died", "--resume", "--jobs")
