@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -171,9 +171,17 @@ def _sample(
         first = pools[0]
         train = first.train
         biases = fit_biases(lambda: _training_ratings(train, dataset.manifest), _shape(dataset))
-        posterior = Posterior.load(begun.path) if first.held_out else None
+        posterior = Posterior.load(begun.path).with_cells_of(
+            *_sampled(
+                config,
+                dataset.manifest.counts["train"],
+                FITTED_RATINGS,
+                Role.CELLS,
+                _training_ratings(train, dataset.manifest),
+            )
+        )
+        begun.save_cells(posterior.cells)
         for part in first.held_out:
-            assert posterior is not None
             averages = pooled_averages(pools, part)
             _write_predictions(begun, dataset, averages, part, posterior, biases)
     except Interrupted:
@@ -401,6 +409,8 @@ def local_pools(
 
 # Training ratings that the traced log-likelihood is of, and predictions that are traced.
 WATCHED_RATINGS, WATCHED_PREDICTIONS = 512, 64
+# Training ratings that the cells of the scale are fitted to.
+FITTED_RATINGS = 16_384
 
 
 def _watched(
@@ -408,17 +418,10 @@ def _watched(
 ) -> dict[str, Watched]:
     """The same samples for every chain; predictions of held-out pairs where there are any."""
     about = dataset.manifest
-    noise = np.random.default_rng(generator(Key(config.seed), Role.WATCH).initial_seed())
 
     def sample(part: str, size: int) -> Watched:
         chunks = _training_ratings(train, about) if part == "train" else _ratings(dataset, part)
-        picks = np.sort(noise.choice(about.counts[part], min(size, about.counts[part]), False))
-        found, done = [], 0
-        for chunk in chunks:
-            here = picks[(done <= picks) & (picks < done + len(chunk[0]))] - done
-            found.append([column[here] for column in chunk])
-            done += len(chunk[0])
-        users, items, ratings = map(np.concatenate, zip(*found, strict=True))
+        users, items, ratings = _sampled(config, about.counts[part], size, Role.WATCH, chunks)
         return Watched(
             Rows.of(users, about.row_offsets),
             Rows.of(items, about.col_offsets),
@@ -430,6 +433,21 @@ def _watched(
         "log_prob": sample("train", WATCHED_RATINGS),
         "predictions": sample(part, WATCHED_PREDICTIONS),
     }
+
+
+def _sampled(
+    config: TrainConfig, count: int, size: int, role: Role, chunks: Iterable[Ratings]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Users, items and ratings of ``size`` of the ``count`` ratings in ``chunks``, at most."""
+    noise = np.random.default_rng(generator(Key(config.seed), role).initial_seed())
+    picks = np.sort(noise.choice(count, min(size, count), False))
+    found, done = [], 0
+    for chunk in chunks:
+        here = picks[(done <= picks) & (picks < done + len(chunk[0]))] - done
+        found.append([column[here] for column in chunk])
+        done += len(chunk[0])
+    users, items, ratings = map(np.concatenate, zip(*found, strict=True))
+    return users.astype(np.int64), items.astype(np.int64), ratings.astype(np.float64)
 
 
 def _ratings(dataset: Dataset, part: str) -> Iterator[Ratings]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def report_of(run: Run) -> dict[str, Any]:
     With a preset, also what it set (`TrainConfig.preset_in_force`).
 
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
-    density and the coverage are of the mixture of the likelihood over the kept draws. All are
+    density and the coverage are of the mixture over the kept draws of the ratings' cells. All are
     of the chains together, and are there for each tenth of the users too, by their training
     ratings. ``convergence`` has a dictionary a traced quantity: how many numbers it is, their
     largest R-hat, how many are above `HIGHEST`, and their smallest effective sample sizes.
@@ -62,7 +61,7 @@ def report_of(run: Run) -> dict[str, Any]:
         if len(table) != run.manifest["dataset"]["counts"][part] or -1 in users or -1 in items:
             raise InputError(f"{path} is not of this run: restore it or train again")
         rating = table["rating"].to_numpy().astype(np.float64)
-        lower, upper = _predictive_cdf(posterior, users, items, rating)
+        lower, upper = posterior.distribution(users, items, rating)
         mean = table["mean"].to_numpy()
         report[part] = {
             **accuracy(rating, mean)._asdict(),
@@ -146,22 +145,3 @@ def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
             "ess_tail": worst(np.min, found.ess_tail),
         }
     return report
-
-
-def _predictive_cdf(
-    posterior: Posterior, users: np.ndarray, items: np.ndarray, rating: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The predictive CDF at both edges of each rating's cell, averaged over draws; (n,) each."""
-    lower, upper = np.empty(len(rating)), np.empty(len(rating))
-    weights = posterior.weights.numpy()
-
-    def of(start: int) -> None:
-        part = slice(start, start + posterior.pairs_at_once)
-        rates, level = posterior.rates(users[part], items[part])
-        below, above = posterior.model.cdf(rating[part, None], rates, level, posterior.scale)
-        lower[part], upper[part] = below @ weights, above @ weights
-
-    # Incomplete Gamma functions take most of an evaluation's time, and leave Python alone.
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(of, range(0, len(rating), posterior.pairs_at_once)))
-    return lower, upper

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bnmf.likelihoods import Likelihood, RatingScale
+from bnmf.likelihoods import Likelihood
 from bnmf.models import BlockStatistics, Curvature, Side
 from bnmf.random import Noise
 from bnmf.transforms import REAL, Support, Transform
@@ -302,17 +302,6 @@ class HierarchicalMF:
         """Var[x | mu, level] in squared rating units, (n, S)."""
         assert level is not None
         return self.likelihood.variance(mu, np.exp(level))
-
-    def cdf(
-        self,
-        x: NDArray[np.float64],
-        mu: NDArray[np.float64],
-        level: NDArray[np.float64] | None,
-        scale: RatingScale,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(F(x - d/2), F(x + d/2)) of the rounded rating, the two ends of the scale left open."""
-        assert level is not None
-        return self.likelihood.cells(x, mu, np.exp(level), scale)
 
 
 def _nodes() -> tuple[Tensor, Tensor]:

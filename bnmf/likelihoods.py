@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor
 
 Floats = NDArray[np.float64]
@@ -47,14 +45,6 @@ class Likelihood(Protocol):
 
     def variance(self, mu: Floats, precision: Floats | float) -> Floats:
         """Var[x | mu, precision], in squared rating units; they broadcast."""
-
-    def cells(
-        self, x: Floats, mu: Floats, precision: Floats | float, scale: RatingScale
-    ) -> tuple[Floats, Floats]:
-        """The distribution function at both edges of the cell of each rounded rating.
-
-        (F(x - d/2), F(x + d/2)), the two ends of the scale left open; all broadcast.
-        """
 
 
 @dataclass(frozen=True)
@@ -90,20 +80,6 @@ class Poisson:
         """mu / s."""
         return mu / precision
 
-    def cells(
-        self, x: Floats, mu: Floats, precision: Floats | float, scale: RatingScale
-    ) -> tuple[Floats, Floats]:
-        """Counts are continued to the reals so that F at n + 1/2 is P(count <= n): with
-        F(t) = Q(t + 1/2, s mu), Q the regularised upper incomplete Gamma function.
-        """
-
-        def below(rating: Floats) -> Floats:
-            count = np.maximum(precision * rating + 0.5, 1e-300)
-            q: Floats = special.gammaincc(count, precision * mu)
-            return q
-
-        return _cells(x, scale, below)
-
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -131,24 +107,3 @@ class Gaussian:
         """1 / precision, in mu's shape."""
         noise: Floats = 1.0 / precision + np.zeros_like(mu)
         return noise
-
-    def cells(
-        self, x: Floats, mu: Floats, precision: Floats | float, scale: RatingScale
-    ) -> tuple[Floats, Floats]:
-        """By the normal distribution function."""
-        root = np.sqrt(precision)
-
-        def below(rating: Floats) -> Floats:
-            q: Floats = special.ndtr((rating - mu) * root)
-            return q
-
-        return _cells(x, scale, below)
-
-
-def _cells(
-    x: Floats, scale: RatingScale, below: Callable[[Floats], Floats]
-) -> tuple[Floats, Floats]:
-    half = 0.5 * scale.step
-    lower = np.where(x <= scale.low + half / 2, 0.0, below(x - half))
-    upper = np.where(x >= scale.high - half / 2, 1.0, below(x + half))
-    return lower, upper

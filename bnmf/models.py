@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bnmf.likelihoods import Poisson, RatingScale
+from bnmf.likelihoods import Poisson
 from bnmf.random import Noise
 from bnmf.transforms import POSITIVE, Support
 
@@ -151,15 +151,6 @@ class Model(Protocol):
     ) -> NDArray[np.float64]:
         """Var[x | mu, level] in squared rating units, (n, S) of mu and level (n, S)."""
 
-    def cdf(
-        self,
-        x: NDArray[np.float64],
-        mu: NDArray[np.float64],
-        level: NDArray[np.float64] | None,
-        scale: RatingScale,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The distribution function at both edges of the cell of each rounded rating."""
-
     def prior_moments(self, side: Side) -> tuple[Tensor, Tensor]:
         """E and E of the square of a row's design, each broadcasting to (S, width)."""
 
@@ -279,16 +270,6 @@ class PoissonNMF:
     ) -> NDArray[np.float64]:
         """mu / s."""
         return LIKELIHOOD.variance(mu, self.counts_per_unit)
-
-    def cdf(
-        self,
-        x: NDArray[np.float64],
-        mu: NDArray[np.float64],
-        level: NDArray[np.float64] | None,
-        scale: RatingScale,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See `likelihoods.Poisson.cells`; x and mu broadcast against each other."""
-        return LIKELIHOOD.cells(x, mu, self.counts_per_unit, scale)
 
 
 LIKELIHOOD = Poisson()

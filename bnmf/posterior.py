@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bnmf.cells import Cells
 from bnmf.config import config_of
 from bnmf.likelihoods import RatingScale
 from bnmf.models import Model, Side, levels
@@ -46,7 +48,7 @@ class Posterior:
     users: Vocabulary
     items: Vocabulary
     model: Model  # with the hyper-parameters of the S draws
-    scale: RatingScale
+    cells: Cells  # of the ratings, for probabilities
     w: Tensor  # (I, S, width) float32, the designs
     h: Tensor  # (J, S, width) float32
     weights: Tensor  # (S,) float64, sum 1
@@ -92,7 +94,8 @@ class Posterior:
         )
         weights = torch.tensor([entry["weight"] for _, entry in entries], dtype=torch.float64)
         scale = RatingScale(*(dataset["rating"][name] for name in ("min", "max", "step")))
-        return Posterior(users, items, model, scale, w, h, weights / weights.sum())
+        cells = run.cells() or Cells.rounding(scale)
+        return Posterior(users, items, model, cells, w, h, weights / weights.sum())
 
     def score(self, users: Any, items: Any) -> tuple[Floats, Floats]:
         """(mean, std) of the rating of n pairs, in rating units, each (n,).
@@ -148,6 +151,41 @@ class Posterior:
             rates = np.broadcast_to(mu[part, None], w.shape[:2])
             noise[part] = self.model.variance(rates, self._levels(w, h)) @ self.weights.numpy()
         return noise
+
+    def distribution(
+        self, users: NDArray[np.int64], items: NDArray[np.int64], rating: Floats
+    ) -> tuple[Floats, Floats]:
+        """The predictive distribution function at both edges of each rating's cell; (n,) each.
+
+        Of n ratings of known pairs, averaged over draws.
+        """
+        lower, upper = np.empty(len(rating)), np.empty(len(rating))
+        weights = self.weights.numpy()
+
+        def of(start: int) -> None:
+            part = slice(start, start + self.pairs_at_once)
+            mu, level = self.rates(users[part], items[part])
+            std = np.sqrt(self.model.variance(mu, level))
+            below, above = self.cells.distribution(rating[part], mu, std)
+            lower[part], upper[part] = below @ weights, above @ weights
+
+        # distribution functions take most of the time, and leave Python alone
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(of, range(0, len(rating), self.pairs_at_once)))
+        return lower, upper
+
+    def with_cells_of(
+        self, users: NDArray[np.int64], items: NDArray[np.int64], rating: Floats
+    ) -> Posterior:
+        """With cells fitted to n ratings that the chain was trained on, under some of the draws."""
+        draws = np.unique(np.linspace(0, len(self.weights) - 1, 8).round().astype(int))
+        few = replace(self, w=self.w[:, draws], h=self.h[:, draws], weights=self.weights[draws])
+        model = few.model.with_state({name: x[draws] for name, x in few.model.state().items()})
+        mu, level = few.rates(users, items)
+        std = np.sqrt(model.variance(mu, level))
+        repeated = np.repeat(rating, len(draws))
+        cells = Cells.rounding(self.cells.scale).fitted(repeated, mu.ravel(), std.ravel())
+        return replace(self, cells=cells)
 
     def _levels(self, w: Tensor, h: Tensor) -> Floats | None:
         """Of designs (n, S, width): (n, S), where the model has them."""

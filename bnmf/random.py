@@ -28,6 +28,7 @@ class Role(IntEnum):
     HYPER = 6
     WATCH = 7
     IMPLICIT = 8
+    CELLS = 9
 
 
 class Key(NamedTuple):

@@ -4,6 +4,7 @@
     manifest.json                status, dataset, shape, versions
     users.parquet items.parquet  raw ids in index order, with their training counts
     predictions/                 held-out ratings with their predictive mean and spread
+    cells.json                   edges between neighbouring ratings, for their probabilities
     report.json                  how good the predictions are, and whether the chains converged
 
 and of its chain, or in chain-0/, chain-1/ and so on of each of several:
@@ -36,6 +37,8 @@ from pydantic import BaseModel, Field, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from bnmf.cells import Cells
+from bnmf.likelihoods import RatingScale
 from bnmf.models import Curvature
 from bnmf.pool import Tensors
 from bnmf.training import Progress
@@ -57,6 +60,12 @@ class _Dataset(BaseModel):
     digest: str
     counts: dict[str, int]
     rating: _Rating
+
+
+class _Cells(BaseModel):
+    scale: tuple[float, float, float]
+    edges: list[float]
+    sharpness: float
 
 
 class _Manifest(BaseModel):
@@ -114,6 +123,26 @@ class Run:
     def chains(self) -> list[Chain]:
         """Where each chain's files lie."""
         return [Chain(folder) for folder in _chain_folders(self.path, self.manifest["chains"])]
+
+    def cells(self) -> Cells | None:
+        """Those fitted when training ended, or None.
+
+        Raises:
+            InputError: damaged.
+        """
+        path = self.path / "cells.json"
+        if not path.exists():
+            return None
+        try:
+            about = _Cells(**read_json(path))
+        except ValidationError as error:
+            raise InputError(f"{path} is damaged: restore it or train again") from error
+        return Cells(RatingScale(*about.scale), np.array(about.edges), about.sharpness)
+
+    def save_cells(self, cells: Cells) -> None:
+        """For `cells`."""
+        about = _Cells(scale=cells.scale, edges=cells.edges.tolist(), sharpness=cells.sharpness)
+        write_json(self.path / "cells.json", about.model_dump())
 
     @property
     def status(self) -> str:

@@ -58,7 +58,7 @@ def sample(rule: Rule, sweeps: int) -> torch.Tensor:
         position = rule.domain.position(torch.from_numpy(theta).float()[:, None])
         start = Noise(generator(Key(SEED), Role.START, len(theta)))
         state = rule.sampler.init(position, 1.0, start)
-        return FactorBlock(state, torch.full((len(theta), 1), counts))
+        return FactorBlock(state, torch.full((len(theta), 1), float(counts)))
 
     i, j = np.indices((rows, width)).reshape(2, -1)
     w = [block(np.full(rows, MEAN), len(X)) for _ in range(g)]
