@@ -22,6 +22,7 @@ MOST = 41  # ratings of a scale whose edges are learned; finer ones are as good 
 # Edges' distances are log-normal around the scale's step a priori: finite where nobody rates.
 _SPREAD = 3.0
 _TINY = 1e-300
+_SMALLEST = 1e-9  # of a standard deviation: rates of 0 have none
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Cells:
         """
         bounds = np.concatenate([[-np.inf], self.edges, [np.inf]])
         cell = self._cell(x)[:, None]
-        scaled = self.sharpness / std
+        scaled = self.sharpness / np.maximum(std, _SMALLEST)
         lower: Floats = special.ndtr((bounds[cell] - mu) * scaled)
         upper: Floats = special.ndtr((bounds[cell + 1] - mu) * scaled)
         return lower, upper
@@ -55,7 +56,7 @@ class Cells:
         """Cells of greatest posterior density for ratings x (n,) at rates and spreads (n,) each."""
         if not 1 <= len(self.edges) < MOST or not len(x):
             return self
-        cell, step = self._cell(x), self.scale.step
+        cell, step, std = self._cell(x), self.scale.step, np.maximum(std, _SMALLEST)
 
         def unpacked(packed: Floats) -> tuple[Floats, float]:
             steps = np.concatenate([packed[:1], step * np.exp(packed[1:-1])])
@@ -80,7 +81,7 @@ class Cells:
                 - np.bincount(cell, pull[1], len(bounds))[1 : len(edges) + 1]
             )
             of_sharpness = sum(
-                sign * np.where(np.isinf(z), 0.0, np.where(np.isinf(z), 0.0, z) * p).sum()
+                sign * (np.where(np.isinf(z), 0.0, z) * p).sum()
                 for sign, z, p in zip((1, -1), (high, low), at, strict=True)
             )
             # each log distance moves all the edges above it

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from bnmf.cells import Cells
 from bnmf.diagnostics import LEVELS, Ratings, accuracy, by_activity, calibration, fit_biases
 from bnmf.likelihoods import Gaussian, Likelihood, Poisson, RatingScale
 from tests.oracles import ERRORS, numpy_noise
@@ -124,12 +125,10 @@ def simulated(likelihood: Likelihood, factor: float) -> tuple[dict[str, float], 
     precision = np.exp(rng.normal(1.2, 0.3, (n, 1)))  # of each its own
     weights = np.array([0.5, 0.3, 0.2])
     rate = mu[np.arange(n), rng.choice(3, n, p=weights)]
-    if isinstance(likelihood, Gaussian):
-        x = rng.normal(rate, precision[:, 0] ** -0.5)
-    else:
-        x = rng.poisson(precision[:, 0] * rate) / precision[:, 0]
+    x = rng.normal(rate, np.sqrt(likelihood.variance(rate, precision[:, 0])))
     x = np.clip(np.round(x / scale.step) * scale.step, scale.low, scale.high)
-    edges = likelihood.cells(x[:, None], mu, precision / factor**2, scale)
+    std = np.sqrt(likelihood.variance(mu, precision / factor**2))
+    edges = Cells.rounding(scale).distribution(x, mu, std)
     lower, upper = (edge @ weights for edge in edges)
     return calibration(lower, upper).coverage, n
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
-from bnmf.likelihoods import Gaussian, Likelihood, Poisson, RatingScale
+from bnmf.likelihoods import Gaussian, Likelihood, Poisson
 from tests.oracles import ERRORS, numpy_noise
 
 EACH = pytest.mark.parametrize("likelihood", [Gaussian(), Poisson()], ids=["gaussian", "poisson"])
@@ -53,14 +52,3 @@ def test_squares_have_the_precision_s_inverse_as_their_mean(likelihood: Likeliho
     score = precision * likelihood.residuals(torch.from_numpy(x), torch.full((n,), mu))[0]
     squares = score.square().numpy()
     assert abs(squares.mean() - information) <= ERRORS * squares.std() / n**0.5
-
-
-def test_cells_are_those_of_the_normal_distribution() -> None:
-    scale, mu = RatingScale(0.5, 5.0, 0.5), np.array([[-1.0, 2.2, 6.0]])
-    precision = np.array([[1.7, 0.4, 3.0]])
-    x = np.arange(0.5, 5.5, 0.5)[:, None]
-    lower, upper = Gaussian().cells(x, mu, precision, scale)
-    law = stats.norm(mu, precision**-0.5)
-    np.testing.assert_allclose(lower[1:], law.cdf(x[1:] - 0.25), rtol=1e-12)
-    np.testing.assert_allclose(upper[:-1], law.cdf(x[:-1] + 0.25), rtol=1e-12)
-    np.testing.assert_allclose((upper - lower).sum(0), 1.0, rtol=1e-12)

@@ -55,7 +55,6 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--sweeps", "8", "--burn-in", "2", "--thin", "7"), ("--thin 7", "6 sweeps")),
         (("--sampler", "sgmgt", "--monomial", "3"), ("--monomial", "3")),
         (("--noise-estimate", "1"), ("--noise-estimate", "sghmc")),
-        (("--domain", "mirror"), ("--domain mirror", "--prior exponential")),
         (
             ("--prior", "exponential", "--domain", "mirror", "--transform", "exp"),
             ("--transform", "mirror", "corv"),
@@ -66,10 +65,13 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
             ("--model", "gaussian-mf", "--transform", "softplus"),
             ("--transform softplus", "identity"),
         ),
+        (("--domain", "mirror"), ("--domain mirror", "--prior exponential")),
         (
             ("--model", "gaussian-mf", "--prior", "exponential"),
             ("--prior exponential", "poisson-nmf"),
         ),
+        (("--prior", "exponential", "--no-implicit"), ("--implicit", "--prior hierarchical")),
+        (("--prior", "exponential", "--non-negative"), ("--non-negative", "hierarchical")),
         (("--counts-per-unit", "2"), ("--counts-per-unit", "--prior exponential")),
         (("--preset", "fast"), ("--preset fast", "corv-paper")),
         (("--split", "0.8:0.2"), ("--split",)),
@@ -209,6 +211,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         {**manifest, "progress": {"sweep": 13}},
         {**manifest, "progress": {**manifest["progress"], "sweep": "13"}},
         {**manifest, "progress": {**manifest["progress"], "row_curvature": None}},
+        {**manifest, "progress": {**manifest["progress"], "row_curvature": [1.0, [None]]}},
     ):
         write_json(folder / "manifest.json", damaged)
         assert same_progress((chain.load_checkpoint() or pytest.fail())[0], progress), damaged

@@ -32,14 +32,17 @@ def by_hand(run: Path, user: str, item: int) -> tuple[float, float, float]:
     """(mean, std, epistemic std) of a known pair by brute force over the draws' files."""
     users = pq.read_table(run / "users.parquet")["id"].to_pylist()
     items = pq.read_table(run / "items.parquet")["id"].to_pylist()
-    rates, weights = [], []
+    rates, weights, noise = [], [], []
     for entry in Run(run).chains[0].draws():
         weights.append(entry["weight"])
         draw = load_file(run / "draws" / entry["file"])
-        rates.append(draw["W"][users.index(user)].astype(float) @ draw["H"][items.index(item)])
+        w, h = draw["W"][users.index(user)].astype(float), draw["H"][items.index(item)]
+        rates.append(w @ h)
+        noise.append(rates[-1] / np.exp(w[-2] + h[-1]))  # Poisson: mu / s
     mean = np.average(rates, weights=weights)
     variance = np.average((np.array(rates) - mean) ** 2, weights=weights)
-    return float(mean), float(np.sqrt(variance + mean / 4.0)), float(np.sqrt(variance))
+    spread = variance + np.average(noise, weights=weights)
+    return float(mean), float(np.sqrt(spread)), float(np.sqrt(variance))
 
 
 def test_pairs_keep_their_order_and_their_ids(bnmf: Command, run: Path, tmp_path: Path) -> None:
@@ -70,8 +73,13 @@ def test_pairs_keep_their_order_and_their_ids(bnmf: Command, run: Path, tmp_path
         assert row["std_epistemic"] == pytest.approx(epistemic, rel=1e-3)
 
 
-def test_unknown_ids_get_the_priors_prediction(run: Path) -> None:
-    """Against Monte Carlo from the prior, within 5 standard errors."""
+def test_unknown_ids_get_the_priors_prediction(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    """Against Monte Carlo from the Exponential prior, within 5 standard errors."""
+    run = tmp_path / "exponential"
+    flags = ("--rank", "3", "--sweeps", "40", "--split", "1:0:0", "--prior", "exponential")
+    assert bnmf("train", "--data", ratings_csv, "--out", run, *flags).code == 0
     posterior = Posterior.load(run)
     got = posterior.predict(["nobody", "nobody", "u3"], [100, -1, -1])
     assert got.known_user.tolist() == [False, False, True]

@@ -85,8 +85,7 @@ PRIORS = pytest.mark.parametrize("prior", ["exponential", "hierarchical"])
 
 def precision_of(prior: str, w: np.ndarray, h: np.ndarray) -> np.ndarray:
     """Counts a unit of rating is worth, of pairs with these rows."""
-    level = w[:, -2].astype(float) + h[:, -1]
-    return np.exp(level) if prior == "hierarchical" else np.full(len(w), 4.0)
+    return np.exp(w[:, -2] + h[:, -1]) if prior == "hierarchical" else np.full(len(w), 4.0)
 
 
 @PRIORS
@@ -109,8 +108,9 @@ def test_running_average_is_the_mean_over_every_sweep_after_burn_in(
     rates, precisions = [], []
     for entry in index:
         draw = load_file(out / "draws" / entry["file"])
-        rates.append(np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i]))
-        precisions.append(precision_of(prior, draw["W"][u], draw["H"][i]))
+        w, h = draw["W"][u].astype(float), draw["H"][i]
+        rates.append(np.einsum("nk,nk->n", w, h))
+        precisions.append(precision_of(prior, w, h))
     mean = np.average(rates, axis=0, weights=weights)
     variance = np.average((np.array(rates) - mean) ** 2, axis=0, weights=weights)
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-5)
@@ -134,18 +134,21 @@ def test_density_and_coverage_are_those_of_the_mixture_over_draws(
     i = [items.index(x) for x in table["item"].to_pylist()]
     index = json.loads((out / "draws" / "index.json").read_text())["draws"]
     weights = np.array([entry["weight"] for entry in index])
-    x, half = table["rating"].to_numpy().astype(float), 0.25
+    cells = json.loads((out / "cells.json").read_text())
+    bounds = np.array([-np.inf, *cells["edges"], np.inf])
+    at = np.rint(table["rating"].to_numpy() / 0.5).astype(int) - 1
     below, above = [], []
     for entry in index:
         draw = load_file(out / "draws" / entry["file"])
-        s = precision_of(prior, draw["W"][u], draw["H"][i])
-        mu = s * np.einsum("nk,nk->n", draw["W"][u].astype(float), draw["H"][i])
-        below.append(np.where(x > 0.5, special.gammaincc(s * (x - half) + 0.5, mu), 0.0))
-        above.append(np.where(x < 5.0, special.gammaincc(s * (x + half) + 0.5, mu), 1.0))
+        w, h = draw["W"][u].astype(float), draw["H"][i]
+        mu = np.einsum("nk,nk->n", w, h)
+        std = np.sqrt(mu / precision_of(prior, w, h)) / cells["sharpness"]
+        below.append(special.ndtr((bounds[at] - mu) / std))
+        above.append(special.ndtr((bounds[at + 1] - mu) / std))
     lower, upper = (np.average(edge, axis=0, weights=weights) for edge in (below, above))
     expected = np.mean(np.log(upper - lower))
     assert result["log_predictive_density"] == pytest.approx(expected, rel=1e-5)
-    pit = np.random.default_rng(0).uniform(lower, upper, (2000, len(x)))
+    pit = np.random.default_rng(0).uniform(lower, upper, (2000, len(at)))
     for level, covered in result["coverage"].items():
         inside = (np.abs(pit - 0.5) <= int(level) / 200).mean(1)
         error = inside.std() / np.sqrt(len(inside))
@@ -200,16 +203,28 @@ def test_an_ingested_folder_keeps_its_own_duplicates(
         ("--transform", "exp"),
         ("--transform", "icll"),
         ("--sampler", "sgld"),
+        ("--prior", "exponential"),
+        ("--prior", "exponential", "--transform", "exp"),
         ("--prior", "exponential", "--sampler", "sgld", "--domain", "mirror"),
         ("--sampler", "sgld", "--temperature", "0"),
         ("--model", "gaussian-mf"),
+        ("--model", "gaussian-mf", "--no-implicit"),
+        ("--model", "gaussian-mf", "--non-negative"),
         ("--model", "gaussian-mf", "--sampler", "sgld", "--batch-size", "100"),
         ("--sampler", "sgrld"),
         ("--prior", "exponential", "--sampler", "sgrld", "--domain", "mirror"),
         ("--sampler", "sghmc", "--friction", "0.3", "--noise-estimate", "0.5"),
         ("--sampler", "sgrhmc", "--average", "plain"),
-        ("--prior", "exponential", "--sampler", "sgmgt", "--domain", "mirror"),
-        ("--sampler", "sgmgt", "--resample-every", "50"),
+        (
+            "--prior",
+            "exponential",
+            "--sampler",
+            "sgmgt",
+            "--resample-every",
+            "50",
+            "--domain",
+            "mirror",
+        ),
         ("--sampler", "sgmgt-d", "--monomial", "2", "--integrator", "euler"),
         ("--split", "0.8:0:0.2"),
         ("--folds", "5", "--fold", "2"),
@@ -239,8 +254,8 @@ def test_the_papers_preset_and_the_default_prior_rates(
     short = bnmf("train", *flags[:4], "--preset", "corv-paper", "--out", tmp_path / "short")
     assert short.code == 0, short.err  # the preset's burn-in is longer
     assert tomllib.loads((tmp_path / "short" / "config.toml").read_text())["burn_in"] == 1
-    own = ("--prior", "exponential", "--rank", "3")
-    assert bnmf("train", *flags, *own, "--out", tmp_path / "b").code == 0
+    usual = ("--rank", "3", "--prior", "exponential", "--out", tmp_path / "b")
+    assert bnmf("train", *flags, *usual).code == 0
     usual = tomllib.loads((tmp_path / "b" / "config.toml").read_text())
     mean = json.loads((tmp_path / "b" / "manifest.json").read_text())["dataset"]["rating"]["mean"]
     assert 3 / (usual["prior_rate_w"] * usual["prior_rate_h"]) == pytest.approx(mean)
@@ -366,7 +381,7 @@ def test_a_diverging_chain_stops_and_keeps_its_last_checkpoint(
 def test_a_step_too_large_that_stays_finite_is_pointed_out(
     bnmf: Command, ratings_csv: Path, tmp_path: Path
 ) -> None:
-    flags = ("--prior", "exponential", "--sampler", "sgld", "--step-size", "1e4")
+    flags = ("--sampler", "sgld", "--step-size", "1e4", "--prior", "exponential")
     outcome = bnmf("train", "--data", ratings_csv, "--out", tmp_path / "run", *QUICK, *flags)
     assert outcome.code == 0
     assert "warning: test predictions are worse than the global mean" in outcome.err
