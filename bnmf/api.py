@@ -121,8 +121,8 @@ def _train(
     config: TrainConfig, dataset: Dataset, listener: Listener | None, begin: Callable[[], Run]
 ) -> Run:
     """Everything is read before ``begin`` writes: bad data leave no run behind."""
-    job = _job(config, dataset)
-    pool = _local_pool(dataset, config.threads or 1)
+    job = job_of(config, dataset)
+    pool = pool_of(dataset, config.threads or 1)
     try:
         return _sample(begin(), config, dataset, listener, job, pool)
     finally:
@@ -264,7 +264,12 @@ def _next_folder(name: str) -> Path:
     raise InputError("runs/ is full: name a folder with --out")
 
 
-def _job(config: TrainConfig, dataset: Dataset) -> Job:
+def job_of(config: TrainConfig, dataset: Dataset) -> Job:
+    """The chain of a resolved configuration on a dataset.
+
+    Raises:
+        InputError: as `domain_of` and `sampler_of`.
+    """
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(
@@ -294,7 +299,12 @@ def _job(config: TrainConfig, dataset: Dataset) -> Job:
     )
 
 
-def _local_pool(dataset: Dataset, threads: int) -> LocalPool:
+def pool_of(dataset: Dataset, threads: int) -> LocalPool:
+    """A dataset's blocks in memory; the caller closes it.
+
+    Raises:
+        InputError: a file of the dataset is missing or damaged; names it.
+    """
     about = dataset.manifest
     blocks = range(about.blocks)
     rows, cols = about.row_offsets, about.col_offsets
