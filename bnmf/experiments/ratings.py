@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STRIDE = 20  # iterations from one draw to the next
-STEPS = (1e-5, 3e-2)  # between too slow and non-finite, for all
+STEPS = (1e-4, 1e-2)  # from too slow for all to non-finite for most
 TUNED_ON, JUDGED_ON = "valid", "test"
 MARKS = (0.1, 0.3, 1.0)  # of the final chains, where mirrored SGLD's errors are the levels
 
@@ -67,7 +67,7 @@ class Size(NamedTuple):
 
 
 FULL = Size("ml-1m", (20, 50), 10_000, 300, 10_000, 3_000, 10)
-QUICK = Size("demo", (5,), 1_000, 40, 800, 200, 3)
+QUICK = Size("demo", (5,), 1_000, 20, 400, 100, 3)
 
 
 # -- one chain -------------------------------------------------------------------------------
@@ -150,8 +150,9 @@ class Setting:
         """The step size with the smallest validation error, by TPE; goes on with earlier trials."""
         import optuna
         from optuna.storages.journal import JournalFileBackend
+        from optuna.trial import TrialState
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         size = self.size
 
         def objective(trial: optuna.Trial, chain: int) -> float:
@@ -174,15 +175,16 @@ class Setting:
         study = optuna.create_study(
             study_name=f"{dataset.manifest.digest} {self}",
             storage=optuna.storages.JournalStorage(journal),
-            pruner=optuna.pruners.MedianPruner(2, n_warmup_steps=size.horizon // 5),
+            pruner=optuna.pruners.MedianPruner(3, n_warmup_steps=size.horizon // 5),
             load_if_exists=True,
         )
-        middle = math.sqrt(STEPS[0] * STEPS[1])  # stays finite: one trial ends at least
-        study.enqueue_trial({"step_size": middle}, skip_if_exists=True)
-        while (done := sum(t.state.is_finished() for t in study.trials)) < size.trials:
+        ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        while (done := sum(trial.state in ended for trial in study.trials)) < size.trials:
+            if not done:  # this one stays finite, so that there is a best
+                study.enqueue_trial({"step_size": math.sqrt(STEPS[0] * STEPS[1])})
             # a seed a trial: the same steps however often it was interrupted
             words = np.random.SeedSequence((self.seed, self.rank, done)).generate_state(1)
-            study.sampler = optuna.samplers.TPESampler(n_startup_trials=4, seed=int(words[0]))
+            study.sampler = optuna.samplers.TPESampler(n_startup_trials=3, seed=int(words[0]))
             study.optimize(partial(objective, chain=1 + done), n_trials=1)
         return float(study.best_params["step_size"])
 
