@@ -1,0 +1,152 @@
+"""CoRV against the mirroring trick: chains as `bnmf.train`'s, tuning that can be interrupted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bnmf as package
+from bnmf.api import pool_of
+from bnmf.experiments import EXPERIMENTS, ratings
+from bnmf.experiments.ratings import CONTENDERS, STRIDE, Curve, Setting, Size
+from bnmf.pool import LocalPool
+from bnmf.training import run
+from data_pipeline.dataset import Dataset
+from data_pipeline.ingest import prepare
+from tests.conftest import Command
+from tests.oracles import SEED
+
+Data = tuple[Dataset, LocalPool]
+
+
+@pytest.fixture
+def data(ratings_csv: Path) -> Iterator[Data]:
+    dataset = prepare(str(ratings_csv), blocks=1, seed=SEED)
+    pool = pool_of(dataset, 1)
+    yield dataset, pool
+    pool.close()
+
+
+def _setting(data: Path | str, contender: str = "CoRV, softplus", **changes: Any) -> Setting:
+    size = Size(str(data), (2,), 200, 40, 200, 100, 6)._replace(**changes)
+    return Setting(size, size.ranks[0], contender, SEED)
+
+
+def test_what_a_curve_says() -> None:
+    curve = Curve("valid")
+    for sweep, mean in enumerate([None, 1.2, 0.9, 1.0, 0.8], 1):
+        values = {"valid_rmse_mean": mean, "valid_rmse_draw": 2.0, "test_rmse_mean": 0.0}
+        curve.metrics(sweep, values)
+    assert [curve.reached(level) for level in (1.3, 0.9, 0.85)] == [40.0, 60.0, 100.0]
+    assert math.isnan(curve.reached(0.7))
+    assert curve.after(80) == 1.0
+    assert math.isnan(curve.after(20)) and math.isnan(curve.after(120))
+    curve.clock = [0.0, 1.0, 1.5, 2.0, 9.0]
+    assert curve.seconds == 0.75 / STRIDE
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_a_chain_is_that_of_train(
+    ratings_csv: Path, tmp_path: Path, data: Data, contender: str
+) -> None:
+    """The experiment's curve ends where the run of the same settings does."""
+    dataset, pool = data
+    setting, curve = _setting(ratings_csv, contender), Curve("test")
+    run(pool, setting.job(dataset, 3e-3, 200, 0), curve)
+    flags = {"preset": "corv-paper", "rank": 2, "batch_size": 200, "step_size": 3e-3}
+    flags |= {"sweeps": 10, "burn_in": 2, "local_steps": STRIDE, "seed": SEED, "blocks": 1}
+    done = package.train(str(ratings_csv), out=tmp_path / "run", **flags | CONTENDERS[contender])
+    report = json.loads((done.path / "report.json").read_text())
+    assert curve.iterations == list(range(60, 220, STRIDE))
+    assert curve.of_mean[-1] == pytest.approx(report["test"]["rmse"], rel=1e-6)
+
+
+def test_tuning_goes_on_where_it_was_interrupted(
+    ratings_csv: Path, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = _setting(ratings_csv)
+    chains = []
+
+    def counted(*args: Any) -> None:
+        chains.append(args)
+        if len(chains) == 4:
+            raise KeyboardInterrupt
+        run(*args)
+
+    monkeypatch.setattr(ratings, "run", counted)
+    with pytest.raises(KeyboardInterrupt):
+        setting.tune(*data)
+    found = setting.tune(*data)
+    assert len(chains) == 1 + setting.size.trials
+    assert setting.tune(*data) == found and len(chains) == 1 + setting.size.trials
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert setting.tune(*data) == found and len(chains) == 1 + 2 * setting.size.trials
+    assert [job.chain for _, job, _ in chains] == [1, 2, 3, 4, 4, 5, 6, 1, 2, 3, 4, 5, 6]
+
+
+def test_tuning_looks_at_validation_ratings_alone(
+    ratings_csv: Path, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it never ends with a step that leaves the finite numbers."""
+    dataset, pool = data
+    setting = _setting(ratings_csv, "SGLD, mirror")
+    monkeypatch.setattr(ratings, "STEPS", (1e-7, 1e3))
+    found = setting.tune(*data)
+    run(pool, setting.job(dataset, found, 200, 0), Curve("test"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    for row in pool.held_out["test"]:
+        for held in row:
+            held.ratings.fill_(100.0)
+    assert setting.tune(*data) == found
+    for row in pool.held_out["valid"]:
+        for held in row:
+            held.ratings.fill_(100.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a third"))
+    assert setting.tune(*data) != found
+
+
+def test_figure_3() -> None:
+    """Every chain learns; the levels are mirrored SGLD's own, and the verdicts what the table says."""
+    result = EXPERIMENTS["corv-vs-mirror"].run(True, SEED)
+    table = {name: np.array(values) for name, values in result.table.items()}
+    assert list(table["contender"]) == list(CONTENDERS)
+    last, end = table["RMSE after 400"], table["iterations to SGLD's at 400"]
+    deviation = prepare("demo", blocks=1, seed=SEED).part("test", 0)[0].rating.std()
+    assert np.all(last < 0.9 * deviation)
+    assert np.all(last < table["RMSE after 40"])
+    assert table["iterations to SGLD's at 40"][0] == 40 and end[0] == 400
+    third, ahead, _ = result.claims
+    assert third.holds == bool(np.all(end[3:] <= 160))
+    assert ahead.holds == bool(last[2:].max() < last[:2].min())
+
+
+def test_missing_ratings_are_one_line(
+    bnmf: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BNMF_MIRROR", "http://127.0.0.1:9")
+    out = tmp_path / "out"
+    bnmf("experiment", "corv-vs-mirror", "--out", out).refused("ml-1m", "BNMF_MIRROR")
+    assert not out.exists()
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("contender", ["SGLD, mirror", "CoRV, softplus"])
+def test_both_learn_from_real_ratings(
+    real_data: Path, monkeypatch: pytest.MonkeyPatch, contender: str
+) -> None:
+    """500 iterations are six and a half times the training ratings; biases alone have 0.91."""
+    monkeypatch.setenv("BNMF_DATA_DIR", str(real_data))
+    dataset = prepare("ml-1m", blocks=1, seed=SEED)
+    pool, curve = pool_of(dataset, 1), Curve("test")
+    setting = _setting("ml-1m", contender, ranks=(20,), batch_size=10_000, burn_in=300)
+    try:
+        run(pool, setting.job(dataset, 1e-3, 500, 0), curve)
+    finally:
+        pool.close()
+    assert 0.91 < curve.of_mean[-1] < 0.98
