@@ -97,6 +97,7 @@ def test_tuning_looks_at_validation_ratings_alone(
     dataset, pool = data
     setting = _setting(ratings_csv, "SGLD, mirror")
     monkeypatch.setattr(ratings, "STEPS", (1e-7, 1e3))
+    monkeypatch.setattr(ratings, "FIRST_STEPS", (1e2, 1e-4, 1e3))
     found = setting.tune(*data)
     run(pool, setting.job(dataset, found, 200, 0), Curve("test"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
@@ -140,7 +141,7 @@ def test_missing_ratings_are_one_line(
 def test_both_learn_from_real_ratings(
     real_data: Path, monkeypatch: pytest.MonkeyPatch, contender: str
 ) -> None:
-    """500 iterations are six and a half times the training ratings; biases alone have 0.91."""
+    """500 iterations are six times the training ratings; biases alone have 0.91, the mean 1.12."""
     monkeypatch.setenv("BNMF_DATA_DIR", str(real_data))
     dataset = prepare("ml-1m", blocks=1, seed=SEED)
     pool, curve = pool_of(dataset, 1), Curve("test")
@@ -149,4 +150,4 @@ def test_both_learn_from_real_ratings(
         run(pool, setting.job(dataset, 1e-3, 500, 0), curve)
     finally:
         pool.close()
-    assert 0.91 < curve.of_mean[-1] < 0.98
+    assert 0.91 < curve.of_mean[-1] < 1.0
