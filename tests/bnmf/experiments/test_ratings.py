@@ -14,7 +14,7 @@ import pytest
 import bnmf as package
 from bnmf.api import pool_of
 from bnmf.experiments import EXPERIMENTS, ratings
-from bnmf.experiments.ratings import CONTENDERS, STRIDE, Curve, Setting, Size
+from bnmf.experiments.ratings import CONTENDERS, STRIDE, Curve, Final, Setting, Size
 from bnmf.pool import LocalPool
 from bnmf.training import run
 from data_pipeline.dataset import Dataset
@@ -125,6 +125,24 @@ def test_figure_3() -> None:
     third, ahead, _ = result.claims
     assert third.holds == bool(np.all(end[3:] <= 160))
     assert ahead.holds == bool(last[2:].max() < last[:2].min())
+
+
+@pytest.mark.parametrize(
+    ("needs", "third", "ahead"),
+    [([5, 2, 2], True, False), ([2, 5, 2], False, False), ([3, 1, 2], True, True)],
+)
+def test_verdicts(needs: list[int], third: bool, ahead: bool) -> None:
+    """CoRV's three reach mirrored SGLD's last error in so many of its five draws."""
+    finals = {}
+    for name, draws in zip(CONTENDERS, [5, 4, *needs], strict=True):
+        setting = _setting("demo", name, iterations=100)
+        curve = Curve("test", clock=[0.0, 1.0])
+        for sweep in range(1, 6):
+            values = {"test_rmse_mean": 2.0 - sweep / draws, "test_rmse_draw": 2.0}
+            curve.metrics(sweep, values)
+        finals[name] = Final(setting, 1e-3, curve)
+    for claim, holds in zip(ratings._claims(finals), (third, ahead), strict=True):
+        assert claim.holds == holds, claim
 
 
 def test_missing_ratings_are_one_line(
