@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STRIDE = 20  # iterations from one draw to the next
-STEPS = (1e-4, 2e-2)  # from too slow for all to non-finite for most
+STEPS = (1e-5, 2e-2)  # from too slow for all to non-finite for most
 FIRST_STEPS = (1e-3, 3e-4, 3e-3)  # of the first trials; the second is finite for all
 TUNED_ON, JUDGED_ON = "valid", "test"
 MARKS = (0.1, 0.3, 1.0)  # of the final chains, where mirrored SGLD's errors are the levels
