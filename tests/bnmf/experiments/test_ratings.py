@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import bnmf as package
 from bnmf.api import pool_of
@@ -127,22 +128,38 @@ def test_figure_3() -> None:
     assert ahead.holds == bool(last[2:].max() < last[:2].min())
 
 
+def _finals(needs: Sequence[int], diverged: str = "") -> dict[str, Final]:
+    """Errors that get to mirrored SGLD's last after so many of five draws."""
+    finals = {}
+    for name, draws in zip(CONTENDERS, needs, strict=True):
+        curve = Curve("test")
+        for sweep in range(1, 2 if name == diverged else 6):
+            mean = None if name == diverged else 2.0 - sweep / draws
+            curve.metrics(sweep, {"test_rmse_mean": mean, "test_rmse_draw": 1.0 + sweep})
+        curve.clock = [0.0, 1.0]
+        finals[name] = Final(_setting("demo", name, iterations=100), 1e-3, curve)
+    return finals
+
+
 @pytest.mark.parametrize(
     ("needs", "third", "ahead"),
     [([5, 2, 2], True, False), ([2, 5, 2], False, False), ([3, 1, 2], True, True)],
 )
 def test_verdicts(needs: list[int], third: bool, ahead: bool) -> None:
-    """CoRV's three reach mirrored SGLD's last error in so many of its five draws."""
-    finals = {}
-    for name, draws in zip(CONTENDERS, [5, 4, *needs], strict=True):
-        setting = _setting("demo", name, iterations=100)
-        curve = Curve("test", clock=[0.0, 1.0])
-        for sweep in range(1, 6):
-            values = {"test_rmse_mean": 2.0 - sweep / draws, "test_rmse_draw": 2.0}
-            curve.metrics(sweep, values)
-        finals[name] = Final(setting, 1e-3, curve)
-    for claim, holds in zip(ratings._claims(finals), (third, ahead), strict=True):
+    for claim, holds in zip(ratings._claims(_finals([5, 4, *needs])), (third, ahead), strict=True):
         assert claim.holds == holds, claim
+
+
+@pytest.mark.parametrize("diverged", CONTENDERS)
+def test_a_chain_that_diverged_is_shown_as_such(diverged: str) -> None:
+    finals = _finals([5, 4, 3, 1, 2], diverged)
+    table = ratings._table({2: finals})
+    lost = np.isnan(np.array(table["RMSE after 100"]))
+    assert [name for name, gone in zip(finals, lost, strict=True) if gone] == [diverged]
+    assert not ratings._claims(finals)[1].holds
+    figure = Figure()
+    ratings._draw({2: finals}, figure)
+    assert len(figure.axes) == 2
 
 
 def test_missing_ratings_are_one_line(
