@@ -329,7 +329,11 @@ def next_folder(parent: str, name: str) -> Path:
 
 
 def job_of(config: TrainConfig, dataset: Dataset) -> Job:
-    """The chain of a resolved configuration."""
+    """The chain of a resolved configuration on a dataset.
+
+    Raises:
+        InputError: as `domain_of` and `sampler_of`.
+    """
     assert config.step_size and config.burn_in is not None and config.thin
     domain = domain_of(config)
     rule = Rule(

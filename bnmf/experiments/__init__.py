@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bnmf.experiments import bounded, monomial, recipes, regression, thermostats
+from bnmf.experiments import bounded, monomial, ratings, recipes, regression, thermostats
 from bnmf.experiments.base import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
-    for room in (bounded, thermostats, monomial, recipes, regression)
+    for room in (bounded, thermostats, monomial, recipes, regression, ratings)
     for one in room.EXPERIMENTS
 }
