@@ -263,7 +263,7 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     if config.model == "poisson-nmf" and rating["mean"] <= 0:
         raise InputError(f"--data {config.data}: all training ratings are 0, nothing to factorize")
     users, items = _shape(dataset)
-    if config.rank > min(users, items):
+    if config.rank is not None and config.rank > min(users, items):
         raise InputError(
             f"--rank {config.rank} exceeds the {users} users or {items} items of {config.data}: "
             f"at most {min(users, items)}"
@@ -271,7 +271,10 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     update = {name: _anywhere(name, getattr(config, name)) for name in ("data", "test_file")}
     update["blocks"] = dataset.manifest.blocks
     update["duplicates"] = dataset.manifest.duplicates["policy"]
-    return config.model_copy(update=update).resolved(rating["mean"])
+    sized = config.model_copy(update=update).sized(
+        dataset.manifest.counts["train"], min(users, items)
+    )
+    return sized.resolved(rating["mean"])
 
 
 def _anywhere(name: str, value: Any) -> Any:
@@ -334,7 +337,7 @@ def job_of(config: TrainConfig, dataset: Dataset) -> Job:
     Raises:
         InputError: as `domain_of` and `sampler_of`.
     """
-    assert config.step_size and config.burn_in is not None and config.thin
+    assert config.step_size and config.burn_in is not None and config.thin and config.sweeps
     domain = domain_of(config)
     rule = Rule(
         model=model_of(config, dataset.manifest.rating),

@@ -16,8 +16,10 @@ from bnmf.schedules import Schedule
 from data_pipeline.errors import InputError
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # what predicts best so far, on validation ratings (experiments/LOG.md)
-    "accurate": {"model": "gaussian-mf", "rank": 32, "sweeps": 800, "burn_in": 150},
+    # what predicts best, on validation ratings (experiments/LOG.md)
+    "accurate": {"model": "gaussian-mf"},
+    # a look: most of the way in a tenth of the time
+    "quick": {"model": "gaussian-mf", "rank": 20, "sweeps": 100, "burn_in": 30},
     # Yokoi et al., section 6.1 and appendix C: plain CoRV-SGLD, minibatches from the whole set.
     "corv-paper": {
         "model": "poisson-nmf",
@@ -34,6 +36,21 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sweeps": 10_000,
         "burn_in": 1_000,
         "step_size": 5e-3,
+    },
+    # Ding et al., section 5.2 (ml-1m), by their algorithm 2: eta = h^2 = 6e-7, a = A h = 0.1.
+    # Noise levels of users and items are ours, their one precision is not to be had.
+    "sgnht-paper": {
+        "model": "gaussian-mf",
+        "sampler": "sgnht",
+        "implicit": False,
+        "rank": 10,
+        "blocks": 1,
+        "batch_size": 400,
+        "row_scaling": False,
+        "step_size": 7.75e-4,
+        "friction": 129.0,
+        "sweeps": 100_000,
+        "burn_in": 20_000,
     },
 }
 
@@ -67,7 +84,14 @@ STEP_SIZES: dict[str, float] = {
     "sgmgt-d": 0.2,
     "sgld mirror": 0.03,
     "sgld ito": 1e-4,
-    "sgnht hierarchical": 0.15,
+    "sgnht gaussian-mf": 0.15,
+}
+
+# By model: rank and sweeps that are good for training ratings up to a number; on validation
+# ratings (experiments/LOG.md). The largest stand for what a laptop does in minutes.
+SIZES: dict[str, list[tuple[float, int, int]]] = {
+    "poisson-nmf": [(3e5, 10, 1000), (3e6, 20, 800), (math.inf, 32, 400)],
+    "gaussian-mf": [(3e5, 32, 1000), (3e6, 32, 500), (math.inf, 64, 300)],
 }
 
 
@@ -90,7 +114,7 @@ class TrainConfig(BaseModel):
 
     preset: str | None = None
     model: Literal["poisson-nmf", "gaussian-mf"] = "poisson-nmf"
-    rank: int = Field(20, ge=1, le=4096)
+    rank: int | None = Field(None, ge=1, le=4096)
     prior: Literal["hierarchical", "exponential"] = "hierarchical"
     non_negative: bool | None = None
     implicit: bool | None = None
@@ -116,7 +140,7 @@ class TrainConfig(BaseModel):
     blocks: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     local_steps: int = Field(1, ge=1)
-    sweeps: int = Field(800, ge=1)
+    sweeps: int | None = Field(None, ge=1)
     burn_in: int | None = Field(None, ge=0)
     thin: int | None = Field(None, ge=1)
     chains: int = Field(1, ge=1)
@@ -147,6 +171,8 @@ class TrainConfig(BaseModel):
                     f"--{option.replace('_', '-')} is for --{choice} {', '.join(takers)}: "
                     f"{getattr(self, choice)} has none; leave it out"
                 )
+        if self.sweeps is None:
+            return self
         if self.burn_in is not None and self.burn_in >= self.sweeps:
             raise ValueError(
                 f"--burn-in {self.burn_in} leaves none of the {self.sweeps} sweeps: "
@@ -160,16 +186,30 @@ class TrainConfig(BaseModel):
             )
         return self
 
+    def sized(self, ratings: int, most: int) -> TrainConfig:
+        """With a rank, ``most`` at most, and sweeps for a number of training ratings.
+
+        Raises:
+            InputError: a burn-in or thinning that leaves none of the sweeps.
+        """
+        rank, sweeps = next((k, t) for up_to, k, t in SIZES[self.model] if ratings <= up_to)
+        own = self.model_dump(exclude_none=True)
+        try:
+            return TrainConfig(**{"rank": min(rank, most), "sweeps": sweeps} | own)
+        except ValidationError as error:
+            raise InputError(_first_problem(error, {}, own, None)) from error
+
     def resolved(self, mean_rating: float) -> TrainConfig:
-        """Every None of the model, the sampler and the chain filled in.
+        """Every None of the model, the sampler and the chain filled in; of a `sized` one.
 
         The prior rates make the prior's mean prediction K / (rate_w rate_h) the data's mean.
         About 32 draws are kept.
         """
+        assert self.rank is not None and self.sweeps is not None
         rate = math.sqrt(self.rank / mean_rating) if mean_rating > 0 else None
         burn_in = self.sweeps // 4 if self.burn_in is None else self.burn_in
         step_size = STEP_SIZES[self.sampler]
-        for beside in (str(self.domain), str(self.prior)):
+        for beside in (str(self.domain), str(self.model)):
             step_size = STEP_SIZES.get(f"{self.sampler} {beside}", step_size)
         non_negative = self.non_negative or self.model == "poisson-nmf"
         chosen = {
@@ -217,7 +257,7 @@ def config_of(run: Path, **changed: Any) -> TrainConfig:
     """
     path = run / "config.toml"
     config = combine(changed, path, "restore it or train again")
-    if config != config.resolved(1.0):
+    if not (config.rank and config.sweeps) or config != config.resolved(1.0):
         raise InputError(f"{path} is damaged: restore it or train again")
     return config
 

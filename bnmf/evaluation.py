@@ -110,7 +110,7 @@ def _check_finished(run: Run) -> None:
 
 def _traced_sweeps(run: Run) -> range:
     config = config_of(run.path)
-    assert config.burn_in is not None
+    assert config.burn_in is not None and config.sweeps is not None
     return range(config.burn_in + 1, config.sweeps + 1)
 
 

@@ -30,6 +30,7 @@ def model_of(config: TrainConfig, rating: Mapping[str, Any]) -> Model:
     Raises:
         InputError: the transform does not map onto the factors' support.
     """
+    assert config.rank is not None
     if config.prior == "exponential":
         assert config.counts_per_unit and config.prior_rate_w and config.prior_rate_h
         rates = config.prior_rate_w, config.prior_rate_h

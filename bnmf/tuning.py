@@ -506,7 +506,7 @@ class _Ledger:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder, self._plan, self._listener = folder, plan, listener
         self._lock = threading.Lock()
-        assert resolved.burn_in is not None
+        assert resolved.burn_in is not None and resolved.sweeps is not None
         averaged = resolved.sweeps - resolved.burn_in
         step = max(1, averaged // RUNGS)
         # The first means are of few draws, and say more of a draw's noise than of the settings.

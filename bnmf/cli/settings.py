@@ -37,7 +37,9 @@ class Settings(TypedDict, total=False):
     ]
     preset: Annotated[str | None, option(f"A set of settings: {', '.join(PRESETS)}.")]
     model: Annotated[str | None, option("poisson-nmf (default) or gaussian-mf.")]
-    rank: Annotated[int | None, option("Number of factors K; 20 by default.")]
+    rank: Annotated[
+        int | None, option("Number of factors K; by default from the number of ratings.")
+    ]
     non_negative: Annotated[
         bool | None, typer.Option("--non-negative", help="Non-negative factors of gaussian-mf.")
     ]
@@ -101,7 +103,9 @@ class Settings(TypedDict, total=False):
         int | None, option("Ratings a step within a block; the whole block by default.")
     ]
     local_steps: Annotated[int | None, option("Steps a visit of a block; 1 by default.")]
-    sweeps: Annotated[int | None, option("Passes over all blocks; 800 by default.")]
+    sweeps: Annotated[
+        int | None, option("Passes over all blocks; by default from the number of ratings.")
+    ]
     burn_in: Annotated[int | None, option("Sweeps that do not count; a quarter by default.")]
     thin: Annotated[int | None, option("Sweeps between kept draws; about 32 are kept by default.")]
     chains: Annotated[

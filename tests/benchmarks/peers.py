@@ -231,7 +231,7 @@ MYFM = {"rank": 20, "n_iter": 300}
 CONTENDERS = {
     "bnmf": Contender(bnmf, "bnmf", {}),
     "bnmf-accurate": Contender(bnmf, "bnmf", {"preset": "accurate"}),
-    "bnmf-gaussian": Contender(bnmf, "bnmf", {"model": "gaussian-mf", "rank": 20}),
+    "bnmf-quick": Contender(bnmf, "bnmf", {"preset": "quick"}),
     "myfm": Contender(myfm, "myfm", MYFM, every(rank=(10, 20, 32))),
     "myfm-probit": Contender(myfm_probit, "myfm", MYFM, every(rank=(10, 20, 32))),
     "cmfrec": Contender(

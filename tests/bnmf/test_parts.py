@@ -25,7 +25,7 @@ from bnmf.transforms import Exp, Icll, Identity, Softplus, Transform
 
 
 def resolved(**settings: Any) -> TrainConfig:
-    return TrainConfig(data="demo", **settings).resolved(3.5)
+    return TrainConfig(data="demo", **settings).sized(1000, 50).resolved(3.5)
 
 
 SOFTPLUS = CoRV(Softplus())

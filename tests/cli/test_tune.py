@@ -209,7 +209,7 @@ def test_settings_that_do_not_go_together_are_survived(
     def checked(self: Curve, config: TrainConfig, report: Report) -> float:
         from bnmf.parts import domain_of, sampler_of
 
-        resolved = config.resolved(3.0)
+        resolved = config.sized(1000, 50).resolved(3.0)
         sampler_of(resolved, domain_of(resolved))
         return 1.0
 
