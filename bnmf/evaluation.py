@@ -94,9 +94,10 @@ def write_inference_data(run: Run, path: Path) -> None:
             import arviz
     except ImportError as error:
         raise InputError("--inference-data needs arviz: pip install 'bnmf[arviz]'") from error
+    sweeps, traces = _traces(run)
     data = arviz.from_dict(
-        posterior={name: x[..., 0] if x.shape[2] == 1 else x for name, x in _traces(run).items()},
-        coords={"draw": _traced_sweeps(run)},
+        posterior={name: x[..., 0] if x.shape[2] == 1 else x for name, x in traces.items()},
+        coords={"draw": sweeps},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as temporary:
@@ -108,25 +109,23 @@ def _check_finished(run: Run) -> None:
         raise InputError(f"{run.path} is {run.status}: finish it with --resume, then evaluate")
 
 
-def _traced_sweeps(run: Run) -> range:
-    config = config_of(run.path)
-    assert config.burn_in is not None and config.sweeps is not None
-    return range(config.burn_in + 1, config.sweeps + 1)
-
-
-def _traces(run: Run) -> dict[str, NDArray[np.float64]]:
-    """What was traced, (chains, sweeps after burn-in, n), by name.
+def _traces(run: Run) -> tuple[list[int], dict[str, NDArray[np.float64]]]:
+    """The N sweeps that were traced, and what was, (chains, N, n), by name.
 
     Raises:
         InputError: a file is missing or damaged.
     """
-    chains = [chain.traces() for chain in run.chains]
-    sweeps = len(_traced_sweeps(run))
-    shapes = {name: (sweeps, x.shape[1]) for name, x in chains[0].items()}
-    for chain, traces in zip(run.chains, chains, strict=True):
-        if not traces or {name: x.shape for name, x in traces.items()} != shapes:
+    config = config_of(run.path)
+    sweeps, first = run.chains[0].traces()
+    shapes = {name: x.shape for name, x in first.items()}
+    found = []
+    for chain in run.chains:
+        own, traces = chain.traces()
+        same = own == sweeps and {name: x.shape for name, x in traces.items()} == shapes
+        if not (traces and same and own[-1] == config.sweeps):
             raise InputError(f"{chain.path / 'traces.jsonl'} is damaged: restore it or train again")
-    return {name: np.stack([traces[name] for traces in chains]) for name in shapes}
+        found.append(traces)
+    return sweeps, {name: np.stack([traces[name] for traces in found]) for name in shapes}
 
 
 def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
@@ -135,7 +134,7 @@ def _convergence(run: Run) -> dict[str, dict[str, float | None]]:
         return float(of(known)) if len(known) else None
 
     report = {}
-    for name, traces in _traces(run).items():
+    for name, traces in _traces(run)[1].items():
         found = convergence(traces)
         report[name] = {
             "count": traces.shape[2],

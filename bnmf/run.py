@@ -297,29 +297,31 @@ class Chain:
 
     # Traces
 
-    def traces(self) -> dict[str, NDArray[np.float64]]:
-        """Each traced quantity over the sweeps after burn-in, (N, n), by name.
+    def traces(self) -> tuple[list[int], dict[str, NDArray[np.float64]]]:
+        """The N sweeps after burn-in that were traced, and each quantity, (N, n), by name.
 
         Raises:
             InputError: the file is missing or damaged.
         """
         path = self.path / "traces.jsonl"
+        sweeps: list[int] = []
         columns: dict[str, list[list[float]]] = {}
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
             for line in lines:
-                for name, values in json.loads(line).items():
+                traced = json.loads(line)
+                sweeps.append(traced.pop("sweep"))
+                for name, values in traced.items():
                     columns.setdefault(name, []).append(values)
-            columns.pop("sweep", None)
             traces = {name: np.array(rows, np.float64) for name, rows in columns.items()}
             whole = all(x.ndim == 2 and len(x) == len(lines) for x in traces.values())
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}; train again") from error
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, KeyError):
             whole = False
         if not whole:
             raise InputError(f"{path} is damaged: restore it or train again")
-        return traces
+        return sweeps, traces
 
 
 def _curvature(base: Any, per_rating: Any) -> Curvature:

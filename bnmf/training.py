@@ -68,7 +68,7 @@ class Recorder(Protocol):
         """Keep the designs W (I, width) and H (J, width), and the model's state."""
 
     def trace(self, sweep: int, values: Mapping[str, list[float]]) -> None:
-        """What convergence is judged by, after each sweep past burn-in."""
+        """What convergence is judged by, after each sweep past burn-in that is evaluated."""
 
     def checkpoint_due(self) -> bool:
         """Whether it is time for one."""
@@ -122,7 +122,7 @@ def _sweep(pool: Pool, job: Job, recorder: Recorder, progress: Progress) -> Prog
         mean = _rmse(errors, [e.square_mean for e in errors]) if weight is not None else None
         values[f"{part}_rmse_mean"] = mean
     recorder.metrics(t + 1, values)
-    if weight is not None:
+    if weight is not None and evaluated:
         recorder.trace(t + 1, _trace(pool, job.rule.model.with_state(progress.hyper)))
     if weight is not None and (t + 1 - job.burn_in) % job.thin == 0:
         recorder.draw(t + 1, weight, *pool.factors(), progress.hyper)
