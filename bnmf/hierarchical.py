@@ -41,10 +41,9 @@ class HierarchicalMF:
     (f, 1, c, 0, v), whose inner product is mu. Without biases b, c and the ones are left out. The
     means of c and v are 0, as those of b and u say it all.
 
-    Real factors (f the identity) weigh a rating by its own precision. Non-negative ones weigh all
-    alike, by the one precision that makes the residuals' variance right on the whole, and let u
-    and v learn from the residuals only (a cut posterior): sampled jointly, precision flees to
-    the ratings that are fitted already and the parts die (experiments/LOG.md).
+    Until a chain is warm, all ratings weigh alike and u and v learn from the residuals only:
+    weighed by precision from the start, ratings that nothing fits yet would lose their say, and
+    parts would die (experiments/LOG.md).
     """
 
     rank: int
@@ -55,7 +54,6 @@ class HierarchicalMF:
     mean: Tensor  # (2, columns) float64, or (S, 2, columns): of W's columns and of H's
     precision: Tensor  # the same
     weight_precision: Tensor  # the same: of the implicit weights that make up their centres
-    typical: Tensor  # () float64: the precision whose inverse is the ratings' mean dispersion
     unit: float = 1.0  # about the ratings' standard deviation
     support: Support = REAL
 
@@ -89,20 +87,10 @@ class HierarchicalMF:
         if biases:
             means[0, rank] = rest
             precision[:, rank] = 4.0 / unit**2
-        typical = torch.tensor(likelihood.precision(mean, unit**2), dtype=torch.float64)
-        means[0, -1] = typical.log()
+        means[0, -1] = math.log(likelihood.precision(mean, unit**2))
         weight_precision = torch.full_like(means, 50.0)
         return HierarchicalMF(
-            rank,
-            likelihood,
-            link,
-            biases,
-            implicit,
-            means,
-            precision,
-            weight_precision,
-            typical,
-            unit,
+            rank, likelihood, link, biases, implicit, means, precision, weight_precision, unit
         )
 
     @property
@@ -160,12 +148,14 @@ class HierarchicalMF:
             away -= centre
         return away.mul_(self.precision[side].to(theta.dtype))
 
-    def score(self, x: Tensor, mu: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def score(
+        self, x: Tensor, mu: Tensor, level: Tensor | None, warm: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """precision d(mu), and 1/2 - precision square / 2: of mu and of the log precision."""
         assert level is not None
         precision = level.exp_()
         slope, square = self.likelihood.residuals(x, mu)
-        weight = precision if self._real else float(self.typical)
+        weight = precision if warm else math.exp(float(self.mean[0, -1]))
         of_level = (precision * square).mul_(-0.5).add_(0.5)
         return slope.mul_(weight), of_level
 
@@ -197,7 +187,9 @@ class HierarchicalMF:
         self, w: Sequence[BlockStatistics], h: Sequence[BlockStatistics], mean: float
     ) -> tuple[Curvature, Curvature]:
         """A rating's: information E[h_k^2] E[f'^2] of a proxy, information of a bias, 1/2."""
-        information = self.likelihood.information(mean, float(self.typical))
+        ratings = sum(b.ratings for b in w)
+        dispersion = math.prod(sum(b.dispersion for b in side) / ratings for side in (w, h))
+        information = self.likelihood.information(mean, 1.0 / dispersion)
         sides = []
         for side, own, other in ((Side.W, w, h), (Side.H, h, w)):
             met = _sum(b.met for b in other) / sum(b.ratings for b in other)
@@ -238,15 +230,7 @@ class HierarchicalMF:
             square = _sum(block.weight_squares for block in other)
             drawn = noise.gamma(SHAPE + 0.5 * others, 1.0 / (rate + 0.5 * square))
             weights[side] = torch.from_numpy(drawn)
-        ratings = sum(block.ratings for block in w)
-        dispersion = math.prod(sum(b.dispersion for b in side) / ratings for side in (w, h))
-        return replace(
-            self,
-            mean=mean,
-            precision=precision,
-            weight_precision=weights,
-            typical=torch.tensor(1.0 / dispersion, dtype=torch.float64),
-        )
+        return replace(self, mean=mean, precision=precision, weight_precision=weights)
 
     def _rate(self) -> NDArray[np.float64]:
         """A bias is in units of ratings, a real factor in their root; the rest has none."""
@@ -258,18 +242,14 @@ class HierarchicalMF:
 
     def state(self) -> dict[str, Tensor]:
         """mean, precision, and weight_precision with implicit weights."""
-        state = {"mean": self.mean, "precision": self.precision, "typical": self.typical}
+        state = {"mean": self.mean, "precision": self.precision}
         return state | {"weight_precision": self.weight_precision} if self.implicit else state
 
     def with_state(self, state: Mapping[str, Tensor]) -> HierarchicalMF:
         """With the draw's own."""
         weights = state.get("weight_precision", self.weight_precision)
         return replace(
-            self,
-            mean=state["mean"],
-            precision=state["precision"],
-            weight_precision=weights,
-            typical=state["typical"],
+            self, mean=state["mean"], precision=state["precision"], weight_precision=weights
         )
 
     def prior_moments(self, side: Side) -> tuple[Tensor, Tensor]:

@@ -112,8 +112,13 @@ class Model(Protocol):
     def pull(self, theta: Tensor, side: Side, centre: Tensor | None) -> Tensor:
         """The prior's part of `gradient`."""
 
-    def score(self, x: Tensor, mu: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """d log p / d mu and, where there are levels, d log p / d level, per rating; (n,) each."""
+    def score(
+        self, x: Tensor, mu: Tensor, level: Tensor | None, warm: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """d log p / d mu and, where there are levels, d log p / d level, per rating; (n,) each.
+
+        ``warm`` is whether the chain has left its start.
+        """
 
     def base(self, side: Side) -> float | tuple[float, ...]:
         """The prior's curvature, which may follow hyper-parameters: they are no part of the state
@@ -257,7 +262,9 @@ class PoissonNMF:
         rate = torch.tensor([self._rates[side]], dtype=torch.float64)
         return 1.0 / rate, 2.0 / rate**2
 
-    def score(self, x: Tensor, mu: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def score(
+        self, x: Tensor, mu: Tensor, level: Tensor | None, warm: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """d log p(x | mu) / d mu = s (x / mu - 1) per rating."""
         return LIKELIHOOD.residuals(x, mu)[0].mul_(self.counts_per_unit), None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class Rule:
     row_curvature: Curvature  # of the potential in W's positions
     col_curvature: Curvature
     resample_every: int | None = None  # sweeps; None never draws momenta afresh
-    warm: bool = False  # the chain has left its start: implicit weights are sampled
+    warm: bool = False  # the chain has left its start: all that a model has is sampled
 
 
 def update_block(
@@ -90,13 +91,14 @@ def update_block(
     if first and rule.resample_every and key.sweep % rule.resample_every == 0:
         rows.resample()
         cols.resample()
+    score = partial(model.score, warm=rule.warm)
     for step in range(rule.local_steps):
         batch = ratings
         if rule.batch_size is not None:
             batch = ratings.sample(rule.batch_size, generator(key, Role.MINIBATCH, step))
         scale = rule.blocks * len(ratings) / max(len(batch), 1)
         w, h = rows.before_gradient(), cols.before_gradient()
-        grad_w, grad_h = likelihood_gradients(model.score, batch, w, h, scale, model.levels)
+        grad_w, grad_h = likelihood_gradients(score, batch, w, h, scale, model.levels)
         rows.step(grad_w, step)
         cols.step(grad_h, step)
     return row._replace(state=rows.state), col._replace(state=cols.state)

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -80,7 +81,11 @@ def gathers(
     rows = torch.repeat_interleave(torch.arange(len(w)), block.by_row.starts.diff().long())
     cols = block.by_row.index.long()
     w_rows, h_cols = w[rows], h[cols]
-    c = rule.model.score(block.ratings, (w_rows * h_cols).sum(1), None)[0].mul_(-1.0).unsqueeze(1)
+    c = (
+        rule.model.score(block.ratings, (w_rows * h_cols).sum(1), None, True)[0]
+        .mul_(-1.0)
+        .unsqueeze(1)
+    )
     return (
         torch.zeros_like(w).index_add_(0, rows, c * h_cols),
         torch.zeros_like(h).index_add_(0, cols, c * w_rows),
@@ -128,7 +133,9 @@ def main() -> None:
     with ThreadPoolExecutor(flags.threads, "block", torch.set_num_threads, (1,)) as threads:
         products = seconds(
             lambda: gradients(
-                lambda block, x, y: likelihood_gradients(rule.model.score, block, x, y, 1.0)
+                lambda block, x, y: likelihood_gradients(
+                    partial(rule.model.score, warm=True), block, x, y, 1.0
+                )
             )
         )
         textbook = seconds(lambda: gradients(lambda block, x, y: gathers(rule, block, x, y)), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -17,6 +18,7 @@ from bnmf.random import Key, Role, generator
 from tests.bnmf.test_blocks import random_block
 
 MODEL = PoissonNMF(4, 3.0, 1.0, 1.0)
+SCORE = partial(MODEL.score, warm=True)
 
 
 def by_autograd(
@@ -49,9 +51,7 @@ def check_gradients(seed: int, rows: int, cols: int, k: int, share: float) -> No
     expected = by_autograd(dense, w, h)
     for kind, rtol, atol in ((torch.float32, 2e-5, 2e-4), (torch.float64, 1e-10, 1e-10)):
         w, h = w.to(kind), h.to(kind)
-        for got, want in zip(
-            likelihood_gradients(MODEL.score, block, w, h, 2.5), expected, strict=True
-        ):
+        for got, want in zip(likelihood_gradients(SCORE, block, w, h, 2.5), expected, strict=True):
             assert got.dtype == kind
             torch.testing.assert_close(got.double(), 2.5 * want, rtol=rtol, atol=atol)
         mu = rates(block.by_row, w, h).numpy()
@@ -62,12 +62,12 @@ def test_scaled_minibatches_are_unbiased() -> None:
     """The mean over many minibatches, each entry within 5 Monte Carlo standard errors."""
     block, _ = random_block(1, 6, 5, 0.7)
     w, h = torch.rand(6, 4) + 0.2, torch.rand(5, 4) + 0.2
-    full = torch.cat(likelihood_gradients(MODEL.score, block, w, h, 1.0))
+    full = torch.cat(likelihood_gradients(SCORE, block, w, h, 1.0))
     size, draws = 5, 3000
     total, square = torch.zeros_like(full), torch.zeros_like(full)
     for k in range(draws):
         batch = block.sample(size, generator(Key(2, sweep=k), Role.MINIBATCH))
-        part = torch.cat(likelihood_gradients(MODEL.score, batch, w, h, len(block) / size))
+        part = torch.cat(likelihood_gradients(SCORE, batch, w, h, len(block) / size))
         total += part
         square += part**2
     mean = total / draws
@@ -86,7 +86,7 @@ def test_the_blocks_of_a_grid_add_up_to_the_whole(blocks: int) -> None:
             rows, cols = slice(b * size, (b + 1) * size), slice(c * size, (c + 1) * size)
             i, j = np.nonzero(dense[rows, cols])
             block = RatingBlock.from_arrays(i, j, dense[rows, cols][i, j], (size, size))
-            part = likelihood_gradients(MODEL.score, block, w[rows], h[cols], 1.0)
+            part = likelihood_gradients(SCORE, block, w[rows], h[cols], 1.0)
             grad_w[rows] += part[0]
             grad_h[cols] += part[1]
     for got, want in zip((grad_w, grad_h), by_autograd(dense, w, h), strict=True):

@@ -46,13 +46,18 @@ def model_of(kind: str = "gaussian", stream: int = 0) -> HierarchicalMF:
 
 
 @each_kind
-def test_a_cold_visit_goes_down_the_whole_potential(kind: str) -> None:
-    """Likelihood times G, levels and all priors around their centres, by autograd."""
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_cold_visit_goes_down_the_whole_potential(kind: str, warm: bool) -> None:
+    """Likelihood times G, levels and all priors around their centres, by autograd.
+
+    Before a chain is warm, ratings weigh by the level's mean.
+    """
     model, rng = model_of(kind), numpy_noise(151)
     i, j = np.nonzero(rng.random((6, 5)) < 0.6)
     ratings = RatingBlock.from_arrays(i, j, rng.integers(1, 11, len(i)) / 2, (6, 5))
     curvature = Curvature(tuple(rng.gamma(3.0, 1.0, model.columns)), 0.3)
-    rule = Rule(model, CoRV(Identity()), SGLD(), 3, 0.01, 0.0, None, 1, curvature, curvature)
+    rule = Rule(model, CoRV(Identity()), SGLD(), 3, 0.01, 0.0, None, 1, curvature, curvature,
+                warm=warm)  # fmt: skip
 
     def block(n: int) -> FactorBlock:
         position = torch.from_numpy(rng.normal(0.4, 0.5, (n, model.columns)))
@@ -70,7 +75,7 @@ def test_a_cold_visit_goes_down_the_whole_potential(kind: str) -> None:
     mu, level = (w[users] * h[items]).sum(1), levels(w[users], h[items])
     x = ratings.ratings.double()
     d, q = model.likelihood.residuals(x, mu.detach())
-    weight = level.exp().detach() if kind == "gaussian" else model.typical
+    weight = level.exp().detach() if warm else model.mean[0, -1].exp()
     # the score of mu, and of the levels that of a Gaussian with variance 1 / precision
     likelihood = (weight * d * mu).sum() + (0.5 * level - 0.5 * level.exp() * q).sum()
     potential = -3 * likelihood + sum(
@@ -154,19 +159,6 @@ def test_hyper_parameters_are_drawn_from_their_conditionals(kind: str) -> None:
             of_gamma(drawn, 1 + n / 2, rate[k] + square / 2)
 
 
-@each_kind
-def test_the_typical_precision_is_the_mean_dispersion_s_inverse(kind: str) -> None:
-    """Over ratings, were rows and columns met independently."""
-    rng, model = numpy_noise(159), model_of(kind)
-    theta = [torch.from_numpy(rng.normal(0.2, 0.5, (11, model.columns))) for _ in Side]
-    none = torch.zeros_like(theta[0])
-    drawn = model.resample(*(blocks_of(model, t, none, none) for t in theta), rng)
-    counts = np.arange(1.0, 12.0)
-    share = np.outer(counts, counts) / counts.sum() ** 2
-    level = theta[0][:, -1].numpy()[:, None] + theta[1][:, -1].numpy()
-    assert float(drawn.typical) == pytest.approx(1 / (share * np.exp(-level)).sum())
-
-
 def test_curvatures_are_those_of_the_expected_potential() -> None:
     """In factors, biases and levels, a rating's second derivatives averaged over the other side."""
     rng, model = numpy_noise(160), model_of("non-negative gaussian")
@@ -174,10 +166,12 @@ def test_curvatures_are_those_of_the_expected_potential() -> None:
     none = torch.zeros_like(theta[0])
     w, h = model.curvatures(*(blocks_of(model, t, none, none) for t in theta), 3.5)
     counts = np.arange(1.0, 12.0)
+    dispersions = [np.average(np.exp(-t[:, -1].numpy()), weights=counts) for t in theta]
+    typical = 1 / np.prod(dispersions)  # were rows and columns met independently
     for found, own, other, side in ((w, *theta, Side.W), (h, *theta[::-1], Side.H)):
         met = np.average(model.link.forward(other[:, :K]).numpy() ** 2, axis=0, weights=counts)
         slope = (model.link.slopes(own[:, :K])[0].numpy() ** 2).mean(0)
-        expected = [*(float(model.typical) * met * slope), float(model.typical), 0.5]
+        expected = [*(typical * met * slope), typical, 0.5]
         np.testing.assert_allclose(found.per_rating, expected, rtol=1e-9)
         assert found.base == tuple(model.precision[side].tolist())
 
@@ -206,7 +200,8 @@ def test_a_chain_finds_the_normal_posterior_of_a_row(sampler: Sampler, step: flo
     ratings = RatingBlock.from_arrays(i, j, x[j], (rows, items))
     moving = Curvature((3.0,) * (K + 1) + (held,), 1.0)
     fixed = Curvature(1e30, 1e30)
-    rule = Rule(model, CoRV(Identity()), sampler, 1, step, 1.0, None, 1, moving, fixed)
+    rule = Rule(model, CoRV(Identity()), sampler, 1, step, 1.0, None, 1, moving, fixed,
+                warm=True)  # fmt: skip
     source = Noise(noise(154))
     start = torch.from_numpy(rng.multivariate_normal(middle, covariance, rows)).float()
     start = torch.cat([start, torch.full((rows, 1), 0.5)], 1)
