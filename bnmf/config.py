@@ -90,7 +90,7 @@ STEP_SIZES: dict[str, float] = {
 # By model: rank and sweeps that are good for training ratings up to a number; on validation
 # ratings (experiments/LOG.md). The largest stand for what a laptop does in minutes.
 SIZES: dict[str, list[tuple[float, int, int]]] = {
-    "poisson-nmf": [(3e5, 10, 1000), (3e6, 20, 800), (math.inf, 32, 400)],
+    "poisson-nmf": [(3e5, 10, 1500), (3e6, 20, 800), (math.inf, 32, 400)],
     "gaussian-mf": [(3e5, 32, 1000), (3e6, 32, 500), (math.inf, 64, 300)],
 }
 

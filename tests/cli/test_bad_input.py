@@ -38,7 +38,7 @@ def trained(bnmf: Command, data: Path, out: Path) -> Path:
         (("--blocks", "60"), ("--blocks", "60")),
         (("--blocks", "0"), ("--blocks",)),
         (("--sweeps", "0"), ("--sweeps",)),
-        (("--burn-in", "1000"), ("--burn-in 1000", "--sweeps")),
+        (("--burn-in", "1500"), ("--burn-in 1500", "--sweeps")),
         (("--temperature", "-1"), ("--temperature",)),
         (("--counts-per-unit", "0"), ("--counts-per-unit",)),
         (("--schedule", "polynomial:0.4:1"), ("schedule", "GAMMA")),
