@@ -41,6 +41,8 @@ from data_pipeline.sources import NAMES, Columns
 from data_pipeline.split import split_from_flags
 
 HELD_OUT = ("valid", "test")
+# Settings that a reader wants beside the figures.
+SHOWN = ("model", "prior", "rank", "sampler", "step_size", "blocks", "sweeps", "burn_in", "chains")
 
 
 def train(
@@ -193,6 +195,7 @@ def _sample(
     finally:
         for recorder in recorders:
             recorder.close()
+    del posterior  # the report reads its own
     write_json(begun.path / "report.json", report_of(begun))
     for chain in begun.chains:
         chain.prune_checkpoints(keep=1)
@@ -263,14 +266,17 @@ def resolve(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     if config.model == "poisson-nmf" and rating["mean"] <= 0:
         raise InputError(f"--data {config.data}: all training ratings are 0, nothing to factorize")
     users, items = _shape(dataset)
-    if config.rank is not None and config.rank > min(users, items):
+    own_rank = None if config.rank == config.preset_rank() else config.rank
+    if own_rank is not None and own_rank > min(users, items):
         raise InputError(
-            f"--rank {config.rank} exceeds the {users} users or {items} items of {config.data}: "
+            f"--rank {own_rank} exceeds the {users} users or {items} items of {config.data}: "
             f"at most {min(users, items)}"
         )
     update = {name: _anywhere(name, getattr(config, name)) for name in ("data", "test_file")}
     update["blocks"] = dataset.manifest.blocks
     update["duplicates"] = dataset.manifest.duplicates["policy"]
+    if config.rank == config.preset_rank():  # nobody asked for it by name
+        update["rank"] = min(config.rank, users, items) if config.rank else None
     sized = config.model_copy(update=update).sized(
         dataset.manifest.counts["train"], min(users, items)
     )
@@ -289,6 +295,7 @@ def _manifest(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
         "status": "running",
         "chains": config.chains,
         "preset": config.preset_in_force(),
+        "settings": {name: getattr(config, name) for name in SHOWN},
         "dataset": {
             "name": about.name,
             "digest": about.digest,

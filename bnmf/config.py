@@ -90,8 +90,8 @@ STEP_SIZES: dict[str, float] = {
 # By model: rank and sweeps that are good for training ratings up to a number; on validation
 # ratings (experiments/LOG.md). The largest stand for what a laptop does in minutes.
 SIZES: dict[str, list[tuple[float, int, int]]] = {
-    "poisson-nmf": [(3e5, 10, 1500), (3e6, 20, 800), (math.inf, 32, 400)],
-    "gaussian-mf": [(3e5, 32, 1000), (3e6, 32, 500), (math.inf, 64, 300)],
+    "poisson-nmf": [(3e4, 6, 1500), (3e5, 10, 1500), (3e6, 20, 800), (math.inf, 32, 400)],
+    "gaussian-mf": [(3e4, 6, 1500), (3e5, 32, 1000), (3e6, 32, 500), (math.inf, 64, 300)],
 }
 
 
@@ -229,6 +229,10 @@ class TrainConfig(BaseModel):
         return self.model_copy(
             update={name: value for name, value in chosen.items() if getattr(self, name) is None}
         )
+
+    def preset_rank(self) -> int | None:
+        """What the preset has, if it has one."""
+        return PRESETS[self.preset].get("rank") if self.preset else None
 
     def preset_in_force(self) -> dict[str, Any] | None:
         """The preset's name, what it set, and what was chosen over it; None without a preset."""

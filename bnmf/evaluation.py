@@ -40,7 +40,7 @@ def report_of(run: Run) -> dict[str, Any]:
     RMSE and MAE are of the predictive moving average over every sweep after burn-in; the log
     density and the coverage are of the mixture over the kept draws of the ratings' cells. All are
     of the chains together, and are there for each tenth of the users too, by their training
-    ratings. ``convergence`` has a dictionary a traced quantity: how many numbers it is, their
+    ratings. ``settings`` are the main ones, chosen or given. ``convergence`` has a dictionary a traced quantity: how many numbers it is, their
     largest R-hat, how many are above `HIGHEST`, and their smallest effective sample sizes.
 
     Raises:
@@ -48,6 +48,7 @@ def report_of(run: Run) -> dict[str, Any]:
     """
     preset = run.manifest.get("preset")
     report: dict[str, Any] = {"preset": preset} if preset else {}
+    report["settings"] = run.manifest.get("settings", {})
     report["convergence"] = _convergence(run)
     baselines: dict[str, Any] = {}
     posterior = Posterior.load(run.path)

@@ -24,10 +24,12 @@ from torch import Tensor
 from bnmf.likelihoods import Likelihood
 from bnmf.models import BlockStatistics, Curvature, Side
 from bnmf.random import Noise
-from bnmf.transforms import REAL, Support, Transform
+from bnmf.transforms import REAL, Scaled, Support, Transform
 
 # Of the precisions: Gamma(shape, rate) in the columns' own units.
 SHAPE, RATE = 1.0, 1.0
+# The least variance of a rating, in squared units.
+LEAST = 1e-3
 # What the prior of a mean counts for, in rows.
 FLAT = 1e-2
 
@@ -54,6 +56,7 @@ class HierarchicalMF:
     mean: Tensor  # (2, columns) float64, or (S, 2, columns): of W's columns and of H's
     precision: Tensor  # the same
     weight_precision: Tensor  # the same: of the implicit weights that make up their centres
+    floor: float  # added to squared residuals: without any noise, precisions would be infinite
     unit: float = 1.0  # about the ratings' standard deviation
     support: Support = REAL
 
@@ -73,6 +76,8 @@ class HierarchicalMF:
         Real w.h spread by 0.4 units and biases by 0.5. Non-negative w.h make up the mean, or half
         a unit of it beside biases; their proxies spread by 1.
         """
+        if link.support != REAL:  # parts make up rates: in their root's units, 1 for five stars
+            link = Scaled(link, unit**0.5)
         columns = rank + biases + 1
         means = torch.zeros(2, columns, dtype=torch.float64)
         precision = torch.full_like(means, 4.0)
@@ -87,10 +92,21 @@ class HierarchicalMF:
         if biases:
             means[0, rank] = rest
             precision[:, rank] = 4.0 / unit**2
-        means[0, -1] = math.log(likelihood.precision(mean, unit**2))
+        first = likelihood.precision(mean, unit**2)
+        means[0, -1] = math.log(first)  # that of all ratings until the chain is warm
+        floor = LEAST / first
         weight_precision = torch.full_like(means, 50.0)
         return HierarchicalMF(
-            rank, likelihood, link, biases, implicit, means, precision, weight_precision, unit
+            rank,
+            likelihood,
+            link,
+            biases,
+            implicit,
+            means,
+            precision,
+            weight_precision,
+            floor,
+            unit,
         )
 
     @property
@@ -155,13 +171,18 @@ class HierarchicalMF:
         assert level is not None
         precision = level.exp_()
         slope, square = self.likelihood.residuals(x, mu)
+        square += self.floor
         weight = precision if warm else math.exp(float(self.mean[0, -1]))
         of_level = (precision * square).mul_(-0.5).add_(0.5)
         return slope.mul_(weight), of_level
 
-    def base(self, side: Side) -> tuple[float, ...]:
-        """The prior's precisions."""
-        return tuple(self.precision[side].tolist())
+    def present(self, measured: Curvature, side: Side) -> Curvature:
+        """The columns' precisions beside what ratings of the present mean level say."""
+        assert isinstance(measured.per_rating, tuple)
+        *rest, of_level = measured.per_rating
+        level = math.exp(float(self.mean[0, -1]))
+        per_rating = (*(level * x for x in rest), of_level)
+        return Curvature(tuple(self.precision[side].tolist()), per_rating)
 
     def statistics(
         self, theta: Tensor, counts: Tensor, centre: Tensor | None, weights: Tensor | None
@@ -186,17 +207,21 @@ class HierarchicalMF:
     def curvatures(
         self, w: Sequence[BlockStatistics], h: Sequence[BlockStatistics], mean: float
     ) -> tuple[Curvature, Curvature]:
-        """A rating's: information E[h_k^2] E[f'^2] of a proxy, information of a bias, 1/2."""
+        """A rating's: information E[h_k^2] E[f'^2] of a proxy, information of a bias, 1/2.
+
+        Information is measured in that of the mean level.
+        """
         ratings = sum(b.ratings for b in w)
         dispersion = math.prod(sum(b.dispersion for b in side) / ratings for side in (w, h))
-        information = self.likelihood.information(mean, 1.0 / dispersion)
+        typical = 1.0 / (dispersion * math.exp(float(self.mean[0, -1])))
+        information = self.likelihood.information(mean, typical)
         sides = []
-        for side, own, other in ((Side.W, w, h), (Side.H, h, w)):
+        for own, other in ((w, h), (h, w)):
             met = _sum(b.met for b in other) / sum(b.ratings for b in other)
             slope = _sum(b.square_slope for b in own) / sum(b.rows for b in own)
             factors: list[float] = (information * met * slope).tolist()
             rest = [information] * self.biases + [0.5]
-            sides.append(Curvature(self.base(side), (*factors, *rest)))
+            sides.append(Curvature(0.0, (*factors, *rest)))
         return sides[0], sides[1]
 
     def resample(
@@ -229,7 +254,8 @@ class HierarchicalMF:
             others = sum(block.rows for block in other)
             square = _sum(block.weight_squares for block in other)
             drawn = noise.gamma(SHAPE + 0.5 * others, 1.0 / (rate + 0.5 * square))
-            weights[side] = torch.from_numpy(drawn)
+            unmoved = self.weight_precision[side].numpy()
+            weights[side] = torch.from_numpy(np.where(square > 0.0, drawn, unmoved))
         return replace(self, mean=mean, precision=precision, weight_precision=weights)
 
     def _rate(self) -> NDArray[np.float64]:

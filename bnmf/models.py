@@ -90,7 +90,7 @@ class Model(Protocol):
 
     @property
     def warm(self) -> int:
-        """Sweeps before anything beside the factors is drawn.
+        """Sweeps before hyper-parameters and implicit weights are drawn.
 
         From their start, precisions run away and take the factors with them.
         """
@@ -120,9 +120,11 @@ class Model(Protocol):
         ``warm`` is whether the chain has left its start.
         """
 
-    def base(self, side: Side) -> float | tuple[float, ...]:
-        """The prior's curvature, which may follow hyper-parameters: they are no part of the state
-        that a step moves."""
+    def present(self, measured: Curvature, side: Side) -> Curvature:
+        """What `curvatures` measured, under the hyper-parameters as they are.
+
+        These are no part of the state that a step moves, so scales may follow them.
+        """
 
     def statistics(
         self, theta: Tensor, counts: Tensor, centre: Tensor | None, weights: Tensor | None
@@ -211,9 +213,9 @@ class PoissonNMF:
     def _rates(self) -> tuple[float, float]:
         return self.prior_rate_w, self.prior_rate_h
 
-    def base(self, side: Side) -> float:
-        """1 for the prior and the Jacobian."""
-        return 1.0
+    def present(self, measured: Curvature, side: Side) -> Curvature:
+        """The same."""
+        return measured
 
     def statistics(
         self, theta: Tensor, counts: Tensor, centre: Tensor | None, weights: Tensor | None

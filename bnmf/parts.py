@@ -81,6 +81,11 @@ def sampler_of(config: TrainConfig, domain: Domain) -> Sampler:
         made.check(config.step_size, config.temperature)
     except ValueError as error:
         raise InputError(str(error)) from error
+    try:
+        if config.implicit:
+            made.check(2 * config.step_size, config.temperature)
+    except ValueError as error:
+        raise InputError(f"implicit weights move by twice the step: {error}") from error
     return made
 
 

@@ -177,7 +177,10 @@ class Posterior:
     def with_cells_of(
         self, users: NDArray[np.int64], items: NDArray[np.int64], rating: Floats
     ) -> Posterior:
-        """With cells fitted to n ratings that the chain was trained on, under some of the draws."""
+        """With cells fitted to n ratings that the chain was trained on, under a few of the draws.
+
+        Each counts alike: any draw's rates have the ratings' noise around them.
+        """
         draws = np.unique(np.linspace(0, len(self.weights) - 1, 8).round().astype(int))
         few = replace(self, w=self.w[:, draws], h=self.h[:, draws], weights=self.weights[draws])
         model = few.model.with_state({name: x[draws] for name, x in few.model.state().items()})

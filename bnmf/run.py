@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, PositiveFloat, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -63,9 +63,8 @@ class _Dataset(BaseModel):
 
 
 class _Cells(BaseModel):
-    scale: tuple[float, float, float]
-    edges: list[float]
-    sharpness: float
+    edges: list[FiniteFloat]
+    sharpness: PositiveFloat = Field(allow_inf_nan=False)
 
 
 class _Manifest(BaseModel):
@@ -131,17 +130,23 @@ class Run:
             InputError: damaged.
         """
         path = self.path / "cells.json"
-        if not path.exists():
+        if not path.exists() and self.status != "finished":
             return None
+        rating = self.manifest["dataset"]["rating"]
+        plain = Cells.rounding(RatingScale(*(rating[name] for name in ("min", "max", "step"))))
         try:
             about = _Cells(**read_json(path))
-        except ValidationError as error:
-            raise InputError(f"{path} is damaged: restore it or train again") from error
-        return Cells(RatingScale(*about.scale), np.array(about.edges), about.sharpness)
+            edges = np.array(about.edges, np.float64)
+            whole = edges.shape == plain.edges.shape and bool((np.diff(edges) > 0).all())
+        except ValidationError:
+            whole = False
+        if not whole:
+            raise InputError(f"{path} is damaged: restore it or train again")
+        return Cells(plain.scale, edges, about.sharpness)
 
     def save_cells(self, cells: Cells) -> None:
         """For `cells`."""
-        about = _Cells(scale=cells.scale, edges=cells.edges.tolist(), sharpness=cells.sharpness)
+        about = _Cells(edges=cells.edges.tolist(), sharpness=cells.sharpness)
         write_json(self.path / "cells.json", about.model_dump())
 
     @property

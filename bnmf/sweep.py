@@ -124,7 +124,10 @@ def _visit_implicit(
         return row, col
     ended = []
     # the weights beside W's rows centre H's rows, and the other way round
-    for block, side, of in ((row, Side.W, Side.H), (col, Side.H, Side.W)):
+    for block, side, of, base in (
+        (row, Side.W, Side.H, rule.col_curvature.base),
+        (col, Side.H, Side.W, rule.row_curvature.base),
+    ):
         assert block.implicit is not None
         if centres:
             implicit = centred(block.implicit, block.counts)
@@ -134,7 +137,7 @@ def _visit_implicit(
                 block.implicit,
                 rule.sampler,
                 model.weight_precision[of].to(like),
-                torch.tensor(model.base(of)).to(like),
+                torch.tensor(base).to(like),
                 block.counts,
                 2.0 * rule.step_size,  # they move every other sweep
                 rule.temperature,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bnmf.blocks import strata
-from bnmf.models import Curvature, Model, Side, levels
+from bnmf.models import BlockStatistics, Curvature, Model, Side, levels
 from bnmf.pool import Errors, Pool, Tensors
 from bnmf.random import Key, Role, generator
 from bnmf.schedules import Schedule
@@ -148,13 +149,16 @@ def _trace(pool: Pool, model: Model) -> dict[str, list[float]]:
 def _rule(job: Job, progress: Progress) -> Rule:
     """What the visits of the next sweep do."""
     model = job.rule.model.with_state(progress.hyper)
+    row, col = progress.row_curvature, progress.col_curvature
+    if job.row_scaling:
+        row, col = model.present(row, Side.W), model.present(col, Side.H)
     return replace(
         job.rule,
         model=model,
-        warm=progress.sweep >= model.warm,
+        warm=progress.sweep >= _warm(job),
         step_size=job.rule.step_size * job.schedule.factor(progress.sweep),
-        row_curvature=progress.row_curvature,
-        col_curvature=progress.col_curvature,
+        row_curvature=row,
+        col_curvature=col,
     )
 
 
@@ -162,30 +166,35 @@ def _measure(pool: Pool, job: Job, progress: Progress) -> Progress:
     """Check that the chain is finite; draw hyper-parameters; in burn-in, measure the curvature.
 
     The scale of a row's step must not depend on the state once draws count, so what it takes of
-    the factors is frozen in the middle of burn-in. Hyper-parameters stand still while factors
-    move, so it may follow them.
+    the factors is frozen after three quarters of burn-in. Hyper-parameters stand still while
+    factors move, so it may follow them. The mode is one of factors: at temperature 0
+    hyper-parameters stay where they begin.
     """
     rows, cols = pool.statistics()
-    if not all(block.met.isfinite().all() for block in rows + cols):
+    if not all(_finite(block) for block in rows + cols):
         raise ChainDiverged(
             f"the chain became non-finite at sweep {progress.sweep}: lower --step-size "
             f"(now {job.rule.step_size:g})"
         )
     model = job.rule.model.with_state(progress.hyper)
-    if progress.sweep >= model.warm:
+    if progress.sweep >= _warm(job) and job.rule.temperature > 0:
         seed = generator(Key(job.seed, job.chain, progress.sweep), Role.HYPER).initial_seed()
         model = model.resample(rows, cols, np.random.default_rng(seed))
         progress = replace(progress, hyper=model.state())
-    if not job.row_scaling:
+    if not job.row_scaling or progress.sweep > 3 * job.burn_in // 4:
         return progress
-    row, col = progress.row_curvature, progress.col_curvature
-    if progress.sweep <= job.burn_in // 2:
-        row, col = model.curvatures(rows, cols, job.mean_rating)
-    return replace(
-        progress,
-        row_curvature=row._replace(base=model.base(Side.W)),
-        col_curvature=col._replace(base=model.base(Side.H)),
-    )
+    row, col = model.curvatures(rows, cols, job.mean_rating)
+    return replace(progress, row_curvature=row, col_curvature=col)
+
+
+def _warm(job: Job) -> int:
+    """Sweeps until all is sampled: within the first half of burn-in, and an even number."""
+    return min(job.rule.model.warm, job.burn_in // 2) // 2 * 2
+
+
+def _finite(block: BlockStatistics) -> bool:
+    sums = (block.met, block.squares, block.weight_squares, torch.tensor(block.dispersion))
+    return all(bool(x.isfinite().all()) for x in sums)
 
 
 def _rmse(errors: list[Errors], squares: list[float]) -> float:

@@ -25,7 +25,9 @@ EULER_GAMMA = 0.5772156649015329
 class Transform(Protocol):
     """An increasing bijection from R onto the open interval ``support``."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
 
     @property
     def support(self) -> Support:
@@ -129,6 +131,37 @@ class Icll:
     def _x(phi: Tensor) -> Tensor:
         # e^4.4 = 81: beyond it e^-x is nothing beside 1 while e^x is still finite in float32
         return phi.clamp(max=4.4 if phi.dtype == torch.float32 else 6.5).exp()
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """theta = size f(phi): a transform in other units."""
+
+    of: Transform
+    size: float
+
+    @property
+    def name(self) -> str:
+        """The transform's own."""
+        return self.of.name
+
+    @property
+    def support(self) -> Support:
+        """The transform's: onto R or R+ units make no difference."""
+        return self.of.support
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """size f(phi)."""
+        return self.of.forward(phi) * self.size
+
+    def inverse(self, theta: Tensor) -> Tensor:
+        """f^-1(theta / size)."""
+        return self.of.inverse(theta / self.size)
+
+    def slopes(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """(size f', f''/f')."""
+        slope, bend = self.of.slopes(phi)
+        return slope * self.size, bend
 
 
 @dataclass(frozen=True)

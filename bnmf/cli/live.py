@@ -44,7 +44,10 @@ class LiveLine:
         self._show(what, f"{what}: {amount}", done if total else None, total)
 
     def started(self, run: Run) -> None:
-        """The preset of a run that begins, if it has one."""
+        """What a run that begins was set to, and by which preset."""
+        settings = run.manifest.get("settings")
+        if settings and self._terminal:
+            self._stay(in_words(settings))
         preset = run.manifest.get("preset")
         if preset and self._terminal:
             self._stay(preset_in_words(preset))

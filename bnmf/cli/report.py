@@ -79,6 +79,7 @@ def show(run_path: str, report: dict[str, Any]) -> None:
             f"worst tenth: users of {fewest} to {most} training ratings, intervals furthest off\n"
         )
     _show_convergence(console, report["convergence"])
+    console.print(in_words(report["settings"]), soft_wrap=True, highlight=False)
     if "preset" in report:
         console.print(preset_in_words(report["preset"]), soft_wrap=True, highlight=False)
     if report["baselines"]:

@@ -41,7 +41,12 @@ class Settings(TypedDict, total=False):
         int | None, option("Number of factors K; by default from the number of ratings.")
     ]
     non_negative: Annotated[
-        bool | None, typer.Option("--non-negative", help="Non-negative factors of gaussian-mf.")
+        bool | None,
+        typer.Option(
+            "--non-negative/--no-non-negative",
+            help="Non-negative factors of gaussian-mf.",
+            show_default=False,
+        ),
     ]
     prior: Annotated[
         str | None,

@@ -77,7 +77,9 @@ def test_a_cold_visit_goes_down_the_whole_potential(kind: str, warm: bool) -> No
     d, q = model.likelihood.residuals(x, mu.detach())
     weight = level.exp().detach() if warm else model.mean[0, -1].exp()
     # the score of mu, and of the levels that of a Gaussian with variance 1 / precision
-    likelihood = (weight * d * mu).sum() + (0.5 * level - 0.5 * level.exp() * q).sum()
+    likelihood = (weight * d * mu).sum() + (
+        0.5 * level - 0.5 * level.exp() * (q + model.floor)
+    ).sum()
     potential = -3 * likelihood + sum(
         (0.5 * model.precision[side] * (t - model.mean[side] - b.implicit.centre).square()).sum()
         for side, t, b in zip(Side, theta, (row, col), strict=True)
@@ -172,8 +174,16 @@ def test_curvatures_are_those_of_the_expected_potential() -> None:
         met = np.average(model.link.forward(other[:, :K]).numpy() ** 2, axis=0, weights=counts)
         slope = (model.link.slopes(own[:, :K])[0].numpy() ** 2).mean(0)
         expected = [*(typical * met * slope), typical, 0.5]
-        np.testing.assert_allclose(found.per_rating, expected, rtol=1e-9)
-        assert found.base == tuple(model.precision[side].tolist())
+        present = model.present(found, side)
+        np.testing.assert_allclose(present.per_rating, expected, rtol=1e-9)
+        assert present.base == tuple(model.precision[side].tolist())
+        # a level that rises later, by one, takes the curvature with it, e-fold
+        risen = model.mean.clone()
+        risen[0, -1] += 1.0
+        later = replace(model, mean=risen).present(found, side)
+        np.testing.assert_allclose(
+            later.per_rating, [*np.e * np.array(expected[:-1]), 0.5], rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("sampler", "step"), [(SGLD(), 0.02), (SGNHT(0.5), 0.05)])
@@ -233,15 +243,16 @@ def test_two_sweeps_centre_rows_and_move_weights_by_whole_gradients(blocks: int)
     rng, model = numpy_noise(161), model_of()
     n, step, columns = 6, 0.01, model.columns
     seen = rng.random((n, n)) < 0.5
-    seen[0, 0] = True
+    seen |= np.eye(n, dtype=bool)
     groups = np.array_split(np.arange(n), blocks)
     x = torch.from_numpy(seen / np.sqrt(np.maximum(seen.sum(1, keepdims=True), 1)))
     x_t = torch.from_numpy(seen.T / np.sqrt(np.maximum(seen.sum(0)[:, None], 1)))
     counts = [torch.from_numpy(seen.sum(axis)[:, None].astype(float)) for axis in (1, 0)]
     theta = [torch.from_numpy(rng.normal(size=(n, columns))) for _ in Side]
     weights = [torch.from_numpy(rng.normal(size=(n, columns))) for _ in Side]
-    still = Curvature(1e30, 1e30)  # rows stay where they are
-    rule = Rule(model, CoRV(Identity()), SGLD(), blocks, step, 0.0, None, 1, still, still,
+    # rows stay where they are
+    still = [Curvature(tuple(model.precision[side].tolist()), 1e30) for side in Side]
+    rule = Rule(model, CoRV(Identity()), SGLD(), blocks, step, 0.0, None, 1, *still,
                 warm=True)  # fmt: skip
 
     def block(side: Side, group: np.ndarray) -> FactorBlock:

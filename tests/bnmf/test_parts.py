@@ -21,7 +21,7 @@ from bnmf.samplers.sgmgt import SGMGT
 from bnmf.samplers.sgnht import SGNHT
 from bnmf.samplers.sgrhmc import SGRHMC
 from bnmf.samplers.sgrld import SGRLD
-from bnmf.transforms import Exp, Icll, Identity, Softplus, Transform
+from bnmf.transforms import Exp, Icll, Identity, Scaled, Softplus, Transform
 
 
 def resolved(**settings: Any) -> TrainConfig:
@@ -98,10 +98,10 @@ def test_exponential_priors_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("settings", "likelihood", "link", "biases", "implicit"),
     [
-        ({}, Poisson(), Softplus(), False, True),
-        ({"transform": "exp", "implicit": False}, Poisson(), Exp(), False, False),
+        ({}, Poisson(), Scaled(Softplus(), 1.0), False, True),
+        ({"transform": "exp", "implicit": False}, Poisson(), Scaled(Exp(), 1.0), False, False),
         ({"model": "gaussian-mf"}, Gaussian(), Identity(), True, True),
-        ({"model": "gaussian-mf", "non_negative": True}, Gaussian(), Softplus(), True, True),
+        ({"model": "gaussian-mf", "non_negative": True}, Gaussian(), Scaled(Softplus(), 1.0), True, True),
     ],
 )
 def test_hierarchical_models(

@@ -124,11 +124,11 @@ def test_averages_take_in_every_sweep_after_burn_in(thin: int) -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("name", HALF_LINE)
 def test_curvatures_are_measured_then_frozen(blocks: int, name: str) -> None:
-    """s / mean * n E[theta'^2] E[f'^2], of the state itself; frozen in mid burn-in."""
+    """s / mean * n E[theta'^2] E[f'^2], of the state itself; frozen after three quarters of burn-in."""
     transform = HALF_LINE[name]
     memory = finished(job_of(blocks, domain=CoRV(transform)), every=True)
     found = {progress.sweep: progress for progress, _ in memory.checkpoints}
-    frozen = found[job_of().burn_in // 2]
+    frozen = found[3 * job_of().burn_in // 4]
     for sweep, progress in found.items():
         if sweep >= frozen.sweep:
             assert replace(progress, sweep=frozen.sweep) == frozen

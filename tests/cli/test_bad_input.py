@@ -193,6 +193,32 @@ def test_damaged_draws(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"edges": []},
+        {"edges": [1.0, 2.0]},
+        {"edges": [float("nan")] * 9},
+        {"edges": [4.5 - 0.5 * k for k in range(9)]},
+        {"edges": None},
+        {"sharpness": 0.0},
+        {"sharpness": float("inf")},
+    ],
+    ids=str,
+)
+def test_damaged_cells(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path, damage: dict[str, object]
+) -> None:
+    run = trained(bnmf, ratings_csv, tmp_path / "run")
+    whole = read_json(run / "cells.json")
+    write_json(run / "cells.json", whole | damage)
+    bnmf("evaluate", run).refused("cells.json", "train again")
+    (run / "cells.json").unlink()
+    bnmf("evaluate", run).refused("cells.json")
+    write_json(run / "cells.json", whole)
+    assert bnmf("evaluate", run).code == 0
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     bnmf: Command, ratings_csv: Path, tmp_path: Path
 ) -> None:

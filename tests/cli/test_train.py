@@ -46,7 +46,7 @@ def contents(run: Path) -> dict[str, str]:
 def test_a_run_leaves_what_it_promises(bnmf: Command, ratings_csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = train(bnmf, ratings_csv, out)
-    assert set(result) == {"run", "test", "valid", "baselines", "convergence"}
+    assert set(result) == {"run", "test", "valid", "baselines", "convergence", "settings"}
     assert set(result["test"]) == {
         "rmse",
         "mae",
@@ -445,3 +445,51 @@ def test_short_runs_on_ml_100k_lie_in_their_brackets(
     assert low < report["test"]["rmse"] < high
     assert report["test"]["rmse"] < 0.995 * report["baselines"]["test"]["biases"]["rmse"]
     assert report["test"]["coverage"]["90"] == pytest.approx(0.9, abs=0.04)
+
+
+@pytest.mark.parametrize("model", ["poisson-nmf", "gaussian-mf"])
+@pytest.mark.parametrize("kind", ["constant", "without noise"])
+def test_ratings_without_noise_do_not_diverge(
+    bnmf: Command, tmp_path: Path, model: str, kind: str
+) -> None:
+    """Precisions rise, but not to infinity; and what can be known is found."""
+    rng = np.random.default_rng(2)
+    w, h = rng.uniform(1.0, 2.2, 60), rng.uniform(1.0, 2.2, 40)
+    u, i = np.nonzero(rng.random((60, 40)) < 0.5)
+    x = np.full(len(u), 5.0) if kind == "constant" else w[u] * h[i]
+    path = tmp_path / "ratings.csv"
+    lines = (f"{a},{b},{r:.4f}" for a, b, r in zip(u, i, x, strict=True))
+    path.write_text("user,item,rating\n" + "\n".join(lines) + "\n")
+    result = train(bnmf, path, tmp_path / "run", "--model", model, "--sweeps", "600", "--rank", "2")
+    assert result["test"]["rmse"] < (0.05 if kind == "constant" else 0.25)
+
+
+def test_ratings_in_other_units_are_predicted_alike(
+    bnmf: Command, ratings_csv: Path, tmp_path: Path
+) -> None:
+    """Twenty times the ratings have twenty times the error, about: one chain each."""
+    header, *lines = ratings_csv.read_text().splitlines()
+    assert header == "user,item,rating,timestamp"
+    scaled = tmp_path / "scaled.csv"
+    rows = (line.split(",") for line in lines)
+    scaled.write_text(
+        "\n".join([header, *(f"{u},{i},{20 * float(x):g},{t}" for u, i, x, t in rows)]) + "\n"
+    )
+    flags = ("--sweeps", "300", "--rank", "3")
+    errors = [
+        train(bnmf, path, tmp_path / name, *flags)["test"]["rmse"]
+        for name, path in (("one", ratings_csv), ("twenty", scaled))
+    ]
+    assert errors[1] / errors[0] == pytest.approx(20, rel=0.05)
+
+
+def test_a_preset_s_rank_is_cut_to_what_a_small_set_has(bnmf: Command, tmp_path: Path) -> None:
+    path = tmp_path / "small.csv"
+    pairs = [(u, i) for u in range(12) for i in range(9)]
+    path.write_text(
+        "user,item,rating\n" + "".join(f"{u},{i},{(u + i) % 5 + 1}\n" for u, i in pairs)
+    )
+    flags = ("--data", path, "--preset", "quick")
+    assert bnmf("train", *flags, "--out", tmp_path / "a").code == 0
+    assert tomllib.loads((tmp_path / "a" / "config.toml").read_text())["rank"] == 9
+    bnmf("train", *flags, "--rank", "10", "--out", tmp_path / "b").refused("--rank 10", "9 items")
