@@ -28,6 +28,9 @@ from bnmf.transforms import REAL, Scaled, Support, Transform
 
 # Of the precisions: Gamma(shape, rate) in the columns' own units.
 SHAPE, RATE = 1.0, 1.0
+# What the first precision of parts counts for, in their number: few ratings a row, and they would
+# become constants, from which no step leads back.
+ALIVE = 0.03
 # The least variance of a rating, in squared units.
 LEAST = 1e-3
 # What the prior of a mean counts for, in rows.
@@ -245,8 +248,11 @@ class HierarchicalMF:
             drawn = noise.gamma(SHAPE + 0.5 * rows, 1.0 / (rate + 0.5 * spread))
             if not self._real:
                 k = self.rank
-                shared = 1.0 / (rate[0] + 0.5 * spread[:k].sum())
-                drawn[:k] = noise.gamma(SHAPE + 0.5 * k * rows, shared)
+                prior, values = ALIVE * k * rows, k * rows
+                shared = noise.gamma(
+                    SHAPE + prior + 0.5 * values, 1.0 / (RATE + prior + 0.5 * spread[:k].sum())
+                )
+                drawn[:k] = shared
             around = noise.standard_normal(self.columns) / np.sqrt(count * drawn)
             precision[side] = torch.from_numpy(drawn)
             mean[side] = torch.from_numpy(np.where(free, centre + around, 0.0))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bnmf.blocks import RatingBlock, column_block, strata
 from bnmf.domains import CoRV
-from bnmf.hierarchical import FLAT, HierarchicalMF
+from bnmf.hierarchical import ALIVE, FLAT, HierarchicalMF
 from bnmf.implicit import Implicit, moved
 from bnmf.likelihoods import Gaussian, Poisson
 from bnmf.models import Curvature, Side, levels
@@ -146,7 +146,8 @@ def test_hyper_parameters_are_drawn_from_their_conditionals(kind: str) -> None:
         rest = np.sum(away**2, 0) - count * middle**2
         for k in range(columns):
             if kind != "gaussian" and k < K:
-                of_gamma(precision[:, k], 1 + K * n / 2, rate[0] + rest[:K].sum() / 2)
+                prior = ALIVE * K * n
+                of_gamma(precision[:, k], 1 + prior + K * n / 2, 1 + prior + rest[:K].sum() / 2)
                 assert (precision[:, k] == precision[:, 0]).all()
             else:
                 of_gamma(precision[:, k], 1 + n / 2, rate[k] + rest[k] / 2)

@@ -101,7 +101,13 @@ def test_exponential_priors_of_the_paper() -> None:
         ({}, Poisson(), Scaled(Softplus(), 1.0), False, True),
         ({"transform": "exp", "implicit": False}, Poisson(), Scaled(Exp(), 1.0), False, False),
         ({"model": "gaussian-mf"}, Gaussian(), Identity(), True, True),
-        ({"model": "gaussian-mf", "non_negative": True}, Gaussian(), Scaled(Softplus(), 1.0), True, True),
+        (
+            {"model": "gaussian-mf", "non_negative": True},
+            Gaussian(),
+            Scaled(Softplus(), 1.0),
+            True,
+            True,
+        ),
     ],
 )
 def test_hierarchical_models(
