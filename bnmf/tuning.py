@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -451,7 +451,7 @@ def _setting(name: str, value: float) -> float:
 
 
 def _whole(name: str) -> bool:
-    return TrainConfig.model_fields[name].annotation is int
+    return int in get_args(TrainConfig.model_fields[name].annotation)
 
 
 def _benches(

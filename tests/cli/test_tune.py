@@ -262,6 +262,11 @@ def test_processes_side_by_side_run_the_same_chains(
         assert json.loads(lines[trial["sweep"] - 1])["valid_rmse_mean"] == trial["rmse"]
 
 
+def test_whole_settings_are_searched_in_whole_numbers() -> None:
+    assert [tuning._setting("rank", value) for value in (2.5, 0.2)] == [2, 1]
+    assert tuning._setting("step_size", 0.123456) == 0.1235
+
+
 BAD = [
     (("--search", "stepsize"), ("--search stepsize", "step-size")),
     (("--search", "rank=3:9,rank"), ("--search rank", "twice")),
@@ -269,7 +274,7 @@ BAD = [
     (("--search", "rank=0:3"), ("--search rank=0:3", "0 < LOW")),
     (("--search", "rank=3"), ("--search rank=3", "LOW:HIGH")),
     (("--search", "rank=3:60"), ("--search rank=3:60", "50 items", "at most 50")),
-    (("--search", "rank"), ("--search rank", "at most 50")),
+    (("--rank", "20", "--search", "rank"), ("--search rank", "at most 50")),
     (("--search", "friction", "--sampler", "sgld"), ("--search friction", "sgld")),
     (("--search", "noise-estimate", "--sampler", "sghmc"), ("noise-estimate=LOW:HIGH",)),
     (("--search", "counts-per-unit"), ("--search counts-per-unit", "--prior exponential")),
