@@ -56,7 +56,8 @@ class Curve:
         pass
 
     def run(self, config: TrainConfig, report: Report) -> float:
-        assert config.step_size is not None
+        config = config.sized(1000, 50)
+        assert config.step_size and config.rank and config.sweeps
         if config.step_size > 0.25:
             raise ChainDiverged("too large")
         for sweep in range(1, config.sweeps):
@@ -204,7 +205,7 @@ def test_trials_above_the_median_are_pruned_and_diverged_ones_are_survived(
 def test_settings_that_do_not_go_together_are_survived(
     bnmf: Command, ratings_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """h C > 2: momenta would grow without end."""
+    """2 h C > 2, as implicit weights move by 2 h: momenta would grow without end."""
 
     def checked(self: Curve, config: TrainConfig, report: Report) -> float:
         from bnmf.parts import domain_of, sampler_of
@@ -220,7 +221,7 @@ def test_settings_that_do_not_go_together_are_survived(
     assert found["outcomes"].keys() == {"finished", "refused"}
     for trial in trials(tmp_path / "tune"):
         product = trial["settings"]["step_size"] * trial["settings"]["friction"]
-        assert (trial["outcome"] == "refused") == (product > 2)
+        assert (trial["outcome"] == "refused") == (product > 1)
 
 
 @pytest.mark.slow
