@@ -420,23 +420,25 @@ def test_the_defaults_are_good_on_ml_1m(
     bnmf: Command, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BNMF_DATA_DIR", str(real_data))
-    flags = ("--split", "0.8:0:0.2", "--rank", "20", "--out", tmp_path / "run", "--json")
+    flags = ("--split", "0.8:0:0.2", "--out", tmp_path / "run", "--json")
     outcome = bnmf("train", "--data", "ml-1m", *flags)
     assert outcome.code == 0, outcome.err
     report = json.loads(outcome.out)
-    assert 0.84 < report["test"]["rmse"] <= 0.862
+    assert 0.832 < report["test"]["rmse"] < 0.846  # 0.840 and 0.842 with seeds 0 and 1
+    for level, share in report["test"]["coverage"].items():
+        assert 100 * share == pytest.approx(int(level), abs=1.0)
     assert report["baselines"]["test"]["biases"]["rmse"] == pytest.approx(0.909, abs=0.004)
 
 
 @pytest.mark.realdata
 @pytest.mark.parametrize(
-    ("model", "low", "high"), [("poisson-nmf", 0.90, 0.945), ("gaussian-mf", 0.88, 0.925)]
+    ("model", "low", "high"), [("poisson-nmf", 0.89, 0.935), ("gaussian-mf", 0.87, 0.9)]
 )
 def test_short_runs_on_ml_100k_lie_in_their_brackets(
     bnmf: Command, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     model: str, low: float, high: float,
 ) -> None:  # fmt: skip
-    """0.929 and 0.907 over six splits, with a spread of 0.004; below, test ratings leak."""
+    """0.914 and 0.886 over five splits, with spreads of 0.004 and 0.001; below, ratings leak."""
     monkeypatch.setenv("BNMF_DATA_DIR", str(real_data))
     flags = ("--split", "0.8:0:0.2", "--model", model, "--sweeps", "150", "--json")
     outcome = bnmf("train", "--data", "ml-100k", "--out", tmp_path / "run", *flags)
@@ -444,7 +446,7 @@ def test_short_runs_on_ml_100k_lie_in_their_brackets(
     report = json.loads(outcome.out)
     assert low < report["test"]["rmse"] < high
     assert report["test"]["rmse"] < 0.995 * report["baselines"]["test"]["biases"]["rmse"]
-    assert report["test"]["coverage"]["90"] == pytest.approx(0.9, abs=0.04)
+    assert report["test"]["coverage"]["90"] == pytest.approx(0.9, abs=0.02)
 
 
 @pytest.mark.parametrize("model", ["poisson-nmf", "gaussian-mf"])
