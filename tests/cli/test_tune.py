@@ -232,7 +232,13 @@ def test_processes_side_by_side_run_the_same_chains(
     out = tmp_path / "tune"
     flags = ("--data", ratings_csv, *QUICK, "--trials", "40", "--chains", "2", "--jobs", "2")
 
+    pressed = []
+
     def ctrl_c(self: LiveLine, event: TrialEvent) -> None:
+        """Once: a second one ends a process without a word."""
+        if pressed:
+            return
+        pressed.append(event)
         for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
             assert process.pid is not None
             os.kill(process.pid, signal.SIGINT)
