@@ -192,7 +192,8 @@ class TrainConfig(BaseModel):
         Raises:
             InputError: a burn-in or thinning that leaves none of the sweeps.
         """
-        rank, sweeps = next((k, t) for up_to, k, t in SIZES[self.model] if ratings <= up_to)
+        of = "poisson-nmf" if self.non_negative else self.model  # parts are parts
+        rank, sweeps = next((k, t) for up_to, k, t in SIZES[of] if ratings <= up_to)
         own = self.model_dump(exclude_none=True)
         try:
             return TrainConfig(**{"rank": min(rank, most), "sweeps": sweeps} | own)

@@ -76,8 +76,8 @@ class HierarchicalMF:
     ) -> HierarchicalMF:
         """Before anything is known of ratings around ``mean`` that spread by about ``unit``.
 
-        Real w.h spread by 0.4 units and biases by 0.5. Non-negative w.h make up the mean, or half
-        a unit of it beside biases; their proxies spread by 1.
+        Real w.h spread by 0.4 units and biases by 0.5. Non-negative w.h make up the mean, or two
+        units of it beside biases; their proxies spread by 1.
         """
         if link.support != REAL:  # parts make up rates: in their root's units, 1 for five stars
             link = Scaled(link, unit**0.5)
@@ -88,7 +88,7 @@ class HierarchicalMF:
             precision[:, :rank] = 2.5 * rank**0.5 / unit
             rest = mean
         else:
-            made_up = 0.5 * unit if biases else mean
+            made_up = 2.0 * unit if biases else mean
             means[:, :rank] = _location(link, (made_up / rank) ** 0.5)
             precision[:, :rank] = 1.0
             rest = mean - made_up
